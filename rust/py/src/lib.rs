@@ -1,0 +1,14 @@
+//! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
+
+use pyo3::pymodule;
+
+/// The compiled core of Octavo.
+#[pymodule(gil_used = false)]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,3 @@
+//! Octavo's scheduler in virtual time.
+
+#![forbid(unsafe_code)]
