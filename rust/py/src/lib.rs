@@ -1,11 +1,24 @@
 //! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
 
+mod arrays;
+mod config;
+mod errors;
+mod handles;
+mod identity;
+mod kvcache;
+mod stats;
+
 use pyo3::pymodule;
 
 /// The compiled core of Octavo.
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::kvcache::{Ops, PyKvCache};
+    #[pymodule_export]
+    use crate::stats::CacheStats;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
