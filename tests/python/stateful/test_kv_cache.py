@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import octavo
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import octavo
 from octavo.errors import OctavoError, RequestError, StaleHandleError, UnknownHandleError
 from stateful.worlds import (
     BAD_EXTRA_KEYS,
@@ -21,7 +22,6 @@ from stateful.worlds import (
     flipped_kind,
     token_lists,
 )
-
 from support.cache_pair import CachePair
 
 PICK = st.integers(0, 11)

@@ -6,11 +6,12 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-import octavo
 import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import octavo
 from octavo.errors import RequestError, StaleHandleError, StateError, UnknownHandleError
 from stateful.worlds import (
     BAD_EXTRA_KEYS,
@@ -24,7 +25,6 @@ from stateful.worlds import (
     flipped_kind,
     token_lists,
 )
-
 from support.scheduler_pair import SchedulerPair
 
 PICK = st.integers(0, 15)

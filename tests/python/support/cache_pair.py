@@ -6,9 +6,16 @@ from typing import Any
 
 import octavo
 from octavo.errors import OctavoError
-
 from support.naive_cache import NaiveCache
-from support.pairing import Names, Result, assert_names_handle, assert_same_error, result_of, slot_of
+from support.pairing import (
+    Names,
+    Result,
+    assert_names_handle,
+    assert_same_error,
+    assert_same_view,
+    result_of,
+    slot_of,
+)
 from support.views import CACHE_STATS, as_list, stats_view
 
 
@@ -92,12 +99,13 @@ class CachePair:
         twins = [self.names.twin_of(seq) for seq in self.live]
         order = [self.names.twin_of(seq) for seq in sorted(self.live, key=slot_of)]
         self.state = self.snapshot()
-        assert self.state == {
+        twin = {
             "stats": stats_view(self.twin.stats(), CACHE_STATS),
             "tables": [self.twin.table(seq) for seq in twins],
             "computed": [self.twin.num_computed(seq) for seq in twins],
             "draw": self.twin.draw(order),
         }
+        assert_same_view(self.state, twin)
 
     def _compare(self, real: Result, twin: Result) -> Result:
         assert_same_error(real.error, twin.error)

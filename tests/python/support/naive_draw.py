@@ -32,7 +32,7 @@ def draw(pool: NaivePool, named: Sequence[tuple[int, list[int]]]) -> str:
             f"{letter}: {num_tokens} tokens in {len(table)} blocks ({blocks}), "
             f"{slots - num_tokens} of {slots} slots unused"
         )
-    return "\n".join(lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _mark(pool: NaivePool, named: Sequence[tuple[int, list[int]]], number: int) -> str:

@@ -37,7 +37,7 @@ class NaiveStep:
 
     def decide(self) -> None:
         prompts = [request for request in self._in_order() if request not in self.decodes]
-        for request in self.decodes:
+        for request in list(self.decodes):
             if request.row is not None and self.budget > 0:
                 self._place_decode(request)
         for request in prompts:
@@ -109,6 +109,8 @@ class NaiveStep:
         for placed in [placed for placed in self.placed if placed.request is victim]:
             self.placed.remove(placed)
             self.budget += placed.num_tokens
+        if victim in self.decodes:
+            self.decodes.remove(victim)
         self.scheduler.leave_row(victim)
         victim.computed = 0
         self.preempted.append(victim)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from octavo.errors import (
     OctavoError,
     OutOfBlocks,
@@ -39,6 +40,17 @@ def assert_same_error(real: OctavoError | None, twin: OctavoError | None) -> Non
         assert (real.needed, real.available) == (twin.needed, twin.available)
     if isinstance(real, RequestError) and isinstance(twin, RequestError):
         assert real.argument == twin.argument
+
+
+def assert_same_view(real: dict[str, Any], twin: dict[str, Any]) -> None:
+    """Fails with the entries that differ, and no others."""
+    differing = {
+        name: f"core {real[name]!r}, twin {twin.get(name)!r}"
+        for name in real
+        if real[name] != twin.get(name)
+    }
+    assert not differing, "\n".join(f"{name}: {both}" for name, both in differing.items())
+    assert real.keys() == twin.keys()
 
 
 class Names:

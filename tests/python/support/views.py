@@ -73,10 +73,8 @@ def stats_view(stats: Any, names: tuple[str, ...]) -> dict[str, int]:
     return {name: getattr(stats, name) for name in names}
 
 
-def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any] | None:
+def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any]:
     """A plan's numbers and arrays, its handles replaced by names that both sides share."""
-    if plan is None:
-        return None
     view = {name: as_list(getattr(plan, name)) for name in PLAN_ARRAYS}
     for name in PLAN_HANDLES:
         view[name] = [name_of(handle) for handle in view[name]]
