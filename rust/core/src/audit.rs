@@ -154,10 +154,7 @@ fn check_findable(cache: &Cache) -> Result<(), StateError> {
         )
     };
     let published: Vec<BlockId> = (0..fresh).map(BlockId::new).filter(is_published).collect();
-    cache
-        .prefix()
-        .check(&published)
-        .map_err(|(law, text)| StateError::law(law, text))
+    cache.prefix().check(&published)
 }
 
 /// A published block in a table holds exactly the tokens that the sequence has there (L5).
