@@ -19,7 +19,7 @@
 
 mod support;
 
-use octavo_core::{BlockId, CacheConfig, KvCache, Room, SequenceId};
+use octavo_core::{CacheConfig, KvCache, Room, SequenceId};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use support::bridge;
@@ -136,13 +136,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(world: &World, hash_bits: u32) -> Self {
+    fn new(world: &World, hash_bits: i64) -> Self {
         let config = CacheConfig {
-            block_size: world.block_size as u64,
+            block_size: world.block_size as i64,
             prefix_caching: world.prefix_caching,
             hash_seed: world.hash_seed,
             hash_bits,
-            ..CacheConfig::new(world.num_blocks as u64)
+            ..CacheConfig::new(world.num_blocks as i64)
         };
         Self {
             core: KvCache::new(config).expect("a world in range"),
@@ -311,7 +311,7 @@ impl Pair {
         for &(model, core) in &self.live {
             let sequence = self.model.sequence(model).expect("live");
             let table = self.core.table(core).expect("live");
-            assert_eq!(BlockId::as_i32s(table), sequence.table, "table");
+            assert_eq!(bridge::ids(table), sequence.table, "table");
             assert_eq!(self.core.num_computed(core).expect("live"), sequence.tokens.len());
         }
         let tally = self.model.pool.tally();
@@ -360,7 +360,7 @@ fn never_issued() -> SequenceId {
     SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag")
 }
 
-fn run(world: &World, hash_bits: u32, ops: &[Op]) {
+fn run(world: &World, hash_bits: i64, ops: &[Op]) {
     let mut pair = Pair::new(world, hash_bits);
     pair.compare();
     for op in ops {

@@ -22,7 +22,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use octavo_core::{
-    CacheConfig, Decision, Outcome, Request, RequestId, Scheduler, SchedulerConfig, SequenceId,
+    CacheConfig, Decision, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, SequenceId,
     StepPlan,
 };
 use proptest::prelude::*;
@@ -195,21 +195,21 @@ struct Trio {
 }
 
 impl Trio {
-    fn new(world: &World, hash_bits: u32) -> Self {
+    fn new(world: &World, hash_bits: i64) -> Self {
         let config = SchedulerConfig {
             cache: CacheConfig {
-                block_size: world.block_size as u64,
+                block_size: world.block_size as i64,
                 prefix_caching: world.prefix_caching,
                 hash_bits,
-                ..CacheConfig::new(world.num_blocks as u64)
+                ..CacheConfig::new(world.num_blocks as i64)
             },
-            max_num_seqs: world.max_num_seqs as u64,
-            max_num_batched_tokens: world.max_num_batched_tokens as u64,
-            max_model_len: world.max_model_len as u64,
-            max_partial_prefills: world.max_partial_prefills as u64,
-            long_prefill_threshold: world.long_prefill_threshold as u64,
+            max_num_seqs: world.max_num_seqs as i64,
+            max_num_batched_tokens: world.max_num_batched_tokens as i64,
+            max_model_len: world.max_model_len as i64,
+            max_partial_prefills: world.max_partial_prefills as i64,
+            long_prefill_threshold: world.long_prefill_threshold as i64,
             watermark: world.watermark,
-            ..SchedulerConfig::new(world.num_blocks as u64)
+            ..SchedulerConfig::new(world.num_blocks as i64)
         };
         Self {
             core: Scheduler::new(config.clone()).expect("a world in range"),
@@ -422,7 +422,7 @@ impl Trio {
     fn outcome(&self, outcome: &Outcome) -> ModelOutcome {
         let name = |seq: &SequenceId| self.names[&seq.raw()];
         let reasons = outcome.reasons.iter().map(|&reason| {
-            bridge::ending(reason).expect("nothing is rejected after `add`")
+            ending(reason)
         });
         ModelOutcome {
             seqs: outcome.seqs.iter().map(name).collect(),
@@ -521,13 +521,24 @@ fn compare_decision(decision: &Decision, plan: &StepPlan) {
     assert_eq!(raws(&decision.ended), plan.ended());
 }
 
+fn ending(reason: Reason) -> Ending {
+    match reason {
+        Reason::Stop => Ending::Stop,
+        Reason::Length => Ending::Length,
+        Reason::Capacity => Ending::Capacity,
+        Reason::Aborted => Ending::Aborted,
+        Reason::Finished => Ending::Finished,
+        Reason::Rejected => panic!("nothing is rejected after `add`"),
+    }
+}
+
 fn never_issued() -> (RequestId, SequenceId) {
     let request = RequestId::from_raw((1 << 60) | 900_000).expect("a request's tag");
     let sequence = SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag");
     (request, sequence)
 }
 
-fn run(world: &World, hash_bits: u32, ops: &[Op]) {
+fn run(world: &World, hash_bits: i64, ops: &[Op]) {
     let mut trio = Trio::new(world, hash_bits);
     trio.compare();
     for op in ops {

@@ -1,25 +1,22 @@
 //! The model's values in the core's types, and the core's errors in the model's.
 
-use octavo_core::{Error, ExtraKey};
+use octavo_core::{BlockId, Error, ExtraKey};
 
 use super::cache::Fault;
 use super::names::{Identity, Span};
-use super::scheduler::Ending;
 
 pub fn extra_keys(spans: &[Span]) -> Vec<ExtraKey> {
     spans
         .iter()
-        .map(|span| ExtraKey {
-            start: span.start as u64,
-            end: span.end.map(|end| end as u64),
-            kind: span.kind.clone(),
-            value: span.value.clone(),
+        .map(|span| {
+            let end = span.end.map(|end| end as u64);
+            ExtraKey::new(span.start as u64, end, &span.kind, &span.value).expect("well formed")
         })
         .collect()
 }
 
 pub fn identity(identity: &Identity) -> octavo_core::Identity {
-    octavo_core::Identity::new(&identity.salt, extra_keys(&identity.spans)).expect("well formed")
+    octavo_core::Identity::new(&identity.salt, extra_keys(&identity.spans))
 }
 
 pub fn fault(error: &Error) -> Fault {
@@ -32,13 +29,6 @@ pub fn fault(error: &Error) -> Fault {
     }
 }
 
-pub fn ending(reason: octavo_core::Reason) -> Option<Ending> {
-    match reason {
-        octavo_core::Reason::Stop => Some(Ending::Stop),
-        octavo_core::Reason::Length => Some(Ending::Length),
-        octavo_core::Reason::Capacity => Some(Ending::Capacity),
-        octavo_core::Reason::Aborted => Some(Ending::Aborted),
-        octavo_core::Reason::Finished => Some(Ending::Finished),
-        octavo_core::Reason::Rejected => None,
-    }
+pub fn ids(blocks: &[BlockId]) -> Vec<i32> {
+    blocks.iter().map(|block| block.get()).collect()
 }
