@@ -41,6 +41,16 @@ pub(crate) enum Tokens<'py> {
     Owned(Vec<i32>),
 }
 
+impl Tokens<'_> {
+    /// The ids as a vector of their own.
+    pub(crate) fn into_vec(self) -> Vec<i32> {
+        match self {
+            Self::Borrowed(_) => self.to_vec(),
+            Self::Owned(tokens) => tokens,
+        }
+    }
+}
+
 impl Default for Tokens<'_> {
     fn default() -> Self {
         Self::Owned(Vec::new())
@@ -111,7 +121,7 @@ pub(crate) fn count(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<usize>
 /// Counts: integers that are not negative.
 pub(crate) fn counts(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<usize>> {
     let wide = integers(object, argument)?;
-    wide.iter().enumerate().map(|(i, &value)| non_negative(value, &format!("{argument}[{i}]"))).collect()
+    wide.iter().map(|&value| non_negative(value, argument)).collect()
 }
 
 fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
@@ -141,7 +151,7 @@ fn from_array(array: &Bound<'_, PyUntypedArray>, argument: &str) -> Outcome<Vec<
     let wide = array.call_method1("astype", ("int64",))?.cast_into::<PyArray1<i64>>().map_err(PyErr::from)?;
     let values = wide.readonly().as_array().to_vec();
     match values.iter().position(|&value| unsigned && value < 0) {
-        Some(i) => Err(Failure::request(format!("{argument}[{i}]"), "does not fit in 64 bits with a sign")),
+        Some(i) => Err(Failure::request(argument, format!("item {i} is beyond int64"))),
         None => Ok(values),
     }
 }
@@ -165,7 +175,7 @@ fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
         let value = if item.is_instance_of::<PyBool>() { None } else { item.extract::<i64>().ok() };
         let Some(value) = value else {
             let shown = item.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-            return Err(Failure::request(format!("{argument}[{i}]"), format!("{shown} is no integer of 64 bits")));
+            return Err(Failure::request(argument, format!("item {i} is {shown}, no integer of 64 bits")));
         };
         values.push(value);
     }
