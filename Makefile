@@ -1,0 +1,85 @@
+# run · test · test-slow · lint · fmt · bench · clean: each sets up what it needs, and no more than that.
+
+PYTHON ?= python3
+CARGO ?= cargo
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := $(VENV)/.tools
+BUILT := $(VENV)/.built
+RUST_INPUTS := $(shell find rust -type f) Cargo.toml Cargo.lock pyproject.toml
+CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-core -p octavo-sim
+# Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
+export PYO3_PYTHON = $(abspath $(BIN)/python)
+
+.PHONY: help setup build run test test-slow lint fmt bench clean check-cargo
+
+help:
+	@echo "make run        build, and simulate the festival sale"
+	@echo "make test       build, and run every test (under 10 minutes)"
+	@echo "make test-slow  the same with long fuzzing"
+	@echo "make lint       formatting, lints, types, layers"
+	@echo "make fmt        format Rust and Python"
+	@echo "make bench      benchmarks of the core and of what users call"
+
+# --- set-up -------------------------------------------------------------------------------------------------
+
+check-cargo:
+	@command -v $(CARGO) >/dev/null 2>&1 || { \
+	  echo "Octavo needs cargo: install Rust 1.88 or newer (https://rustup.rs, or your system's packages)." >&2; exit 1; }
+
+$(TOOLS): requirements-dev.txt
+	@command -v $(PYTHON) >/dev/null 2>&1 && \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 || { \
+	  echo "Octavo needs Python 3.10 or newer: install it, or name it with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
+	  echo "Octavo needs Python's venv module: install your system's python3-venv package." >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(BUILT): $(TOOLS) $(RUST_INPUTS) | check-cargo
+	$(BIN)/maturin develop --release --locked --quiet
+	@touch $@
+
+setup: check-cargo $(TOOLS)
+build: check-cargo $(BUILT)
+
+# --- what people type ---------------------------------------------------------------------------------------
+
+run: build
+	@$(BIN)/octavo simulate
+
+test: build
+	$(CARGO_TEST)
+	$(BIN)/python -m pytest --hypothesis-profile=ci
+	$(BIN)/python -m pytest --doctest-modules python/octavo
+	$(BIN)/python -m mypy.stubtest octavo._core --allowlist tests/python/meta/stubtest-allowlist.txt
+
+test-slow: build
+	PROPTEST_CASES=20000 $(CARGO_TEST)
+	$(BIN)/python -m pytest --hypothesis-profile=long --timeout=0 -m "not gpu and not compat"
+
+lint: build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/pyright
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+
+fmt: setup
+	$(CARGO) fmt --all
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+bench: build
+	$(CARGO) bench --locked -p octavo-core
+	$(BIN)/python -m pytest benches/python --benchmark-only --timeout=0
+
+clean:
+	rm -rf $(VENV) python/octavo/_core.*.so
+	$(CARGO) clean

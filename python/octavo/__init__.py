@@ -1,0 +1,30 @@
+"""Octavo: the KV-block allocator and step scheduler of an LLM serving engine, as a library."""
+
+from octavo._core import __version__
+from octavo.config import KVGroup, SchedulerConfig
+from octavo.errors import (
+    ConfigError,
+    MissingDependencyError,
+    OctavoError,
+    OutOfBlocks,
+    RequestError,
+    StaleHandleError,
+    StateError,
+    UnknownHandleError,
+)
+from octavo.types import Reason
+
+__all__ = [
+    "ConfigError",
+    "KVGroup",
+    "MissingDependencyError",
+    "OctavoError",
+    "OutOfBlocks",
+    "Reason",
+    "RequestError",
+    "SchedulerConfig",
+    "StaleHandleError",
+    "StateError",
+    "UnknownHandleError",
+    "__version__",
+]

@@ -1,0 +1,166 @@
+"""Octavo's exceptions: plain Python, importing nothing, with their data as attributes.
+
+Every class can be pickled, and compares by identity like any exception.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "MissingDependencyError",
+    "OctavoError",
+    "OutOfBlocks",
+    "RequestError",
+    "StaleHandleError",
+    "StateError",
+    "UnknownHandleError",
+]
+
+
+class OctavoError(Exception):
+    """Whatever Octavo refuses: a call that raises it changed nothing."""
+
+
+class ConfigError(OctavoError):
+    """A setting outside its range, or a name that does not exist.
+
+    Attributes:
+        field: The setting's name, as in `SchedulerConfig` or `KVCache`.
+        value: What was given.
+        range: What is allowed, in words.
+
+    Example:
+        >>> str(ConfigError("block_size", 0, "1 … 256"))
+        'block_size must be 1 … 256, not 0'
+    """
+
+    def __init__(
+        self,
+        field: str,
+        value: object,
+        range: str,  # noqa: A002 - the contract's word
+    ) -> None:
+        super().__init__(field, value, range)
+        self.field = field
+        self.value = value
+        self.range = range
+
+    def __str__(self) -> str:
+        return f"{self.field} must be {self.range}, not {self.value!r}"
+
+
+class RequestError(OctavoError):
+    """An argument of a call that cannot be served: an array, a length, a time.
+
+    Attributes:
+        argument: The argument's name, with its index where it has one.
+        message: What is wrong with it, in words.
+        limit: The limit it passes, where there is one.
+        excess: By how much it does, where there is a number.
+
+    Example:
+        >>> error = RequestError("prompt", "has 9 tokens, 8 fit", limit=8, excess=1)
+        >>> str(error), error.excess
+        ('prompt has 9 tokens, 8 fit', 1)
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        message: str,
+        limit: float | None = None,
+        excess: float | None = None,
+    ) -> None:
+        super().__init__(argument, message, limit, excess)
+        self.argument = argument
+        self.message = message
+        self.limit = limit
+        self.excess = excess
+
+    def __str__(self) -> str:
+        return f"{self.argument} {self.message}"
+
+
+class UnknownHandleError(OctavoError):
+    """A number that is no handle of this object, or one of another kind.
+
+    Attributes:
+        handle: What was given.
+    """
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle)
+        self.handle = handle
+
+    def __str__(self) -> str:
+        return f"{self.handle} is no handle of the kind that this call takes"
+
+
+class StaleHandleError(OctavoError):
+    """The handle of something that has ended.
+
+    Attributes:
+        handle: What was given.
+    """
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle)
+        self.handle = handle
+
+    def __str__(self) -> str:
+        return f"what handle {self.handle} named has ended"
+
+
+class StateError(OctavoError):
+    """A call that does not fit the state of things, or a law that `audit` found broken.
+
+    Attributes:
+        message: What does not fit, in words.
+        law: The number of the broken law, from `audit` only.
+    """
+
+    def __init__(self, message: str, law: int | None = None) -> None:
+        super().__init__(message, law)
+        self.message = message
+        self.law = law
+
+    def __str__(self) -> str:
+        return self.message if self.law is None else f"law L{self.law}: {self.message}"
+
+
+class OutOfBlocks(OctavoError):  # noqa: N818 - an outcome, and the contract's word
+    """There are too few available blocks; nothing was changed.
+
+    Attributes:
+        needed: Blocks that the call needs.
+        available: Blocks that are blank or evictable.
+
+    Example:
+        >>> str(OutOfBlocks(3, 1))
+        '3 blocks are needed, 1 available'
+    """
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(needed, available)
+        self.needed = needed
+        self.available = available
+
+    def __str__(self) -> str:
+        return f"{self.needed} blocks are needed, {self.available} available"
+
+
+class MissingDependencyError(OctavoError, ImportError):
+    """An optional library is absent, or cannot run on this machine.
+
+    Attributes:
+        dependency: The library's name.
+        reason: What is missing, and what to install.
+    """
+
+    def __init__(self, dependency: str, reason: str) -> None:
+        super().__init__(dependency, reason)
+        self.dependency = dependency
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.dependency} is not usable: {self.reason}"

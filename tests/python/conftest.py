@@ -1,0 +1,12 @@
+"""Hypothesis profiles: `dev` while writing, `ci` in `make test`, `long` in `make test-slow`."""
+
+from hypothesis import HealthCheck, settings
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "ci", max_examples=200, deadline=None, derandomize=True, suppress_health_check=_QUIET
+)
+settings.register_profile("long", max_examples=5_000, deadline=None, suppress_health_check=_QUIET)
+settings.load_profile("dev")
