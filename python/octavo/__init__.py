@@ -10,6 +10,7 @@ from octavo.errors import (
     RequestError,
     StaleHandleError,
     StateError,
+    TraceError,
     UnknownHandleError,
 )
 from octavo.types import Reason
@@ -25,6 +26,7 @@ __all__ = [
     "SchedulerConfig",
     "StaleHandleError",
     "StateError",
+    "TraceError",
     "UnknownHandleError",
     "__version__",
 ]

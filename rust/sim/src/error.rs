@@ -2,7 +2,7 @@
 
 /// A setting outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} = {value}: expected {range}")]
+#[error("{field} = {value} is not accepted: {range}")]
 pub struct ConfigError {
     /// The setting's name.
     pub field: String,
@@ -41,6 +41,9 @@ pub enum Error {
     /// A request is malformed.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// The scheduler refused a setting or a call.
+    #[error(transparent)]
+    Core(#[from] octavo_core::Error),
     /// The caller asked to stop.
     #[error("stopped by the caller")]
     Stopped,

@@ -15,13 +15,15 @@
 //! | [`workload`] | the requests |
 //! | [`generate`], [`rng`] | traffic made from a seed |
 //! | [`options`] | the settings of a run |
-//! | [`run`] | the loop |
+//! | [`queue`], [`run`] | the front door, the loop |
 //! | [`record`] | what a run leaves behind |
 //! | [`metrics`], [`distribution`] | its figures |
 //! | [`report`] | JSON and CSV |
 //!
 //! The crate has no clock, no environment and no files: texts go in and out as values.
 
+mod batch;
+mod conserve;
 pub mod cost;
 pub mod distribution;
 pub mod error;
@@ -29,8 +31,11 @@ pub mod generate;
 pub mod metrics;
 pub mod num;
 pub mod options;
+pub mod queue;
 pub mod record;
+pub mod report;
 pub mod rng;
+pub mod run;
 pub mod workload;
 
 pub use cost::{Combine, CostModel, KvRead, PassShape};
@@ -39,6 +44,8 @@ pub use error::{ConfigError, Error, WorkloadError};
 pub use generate::{Festival, Plain};
 pub use metrics::{KvUsage, Promise, Summary};
 pub use options::{SimConfig, Value};
+pub use queue::Feeding;
 pub use record::{Counters, EmissionRun, Record, RequestRecord, Status};
 pub use rng::Rng;
+pub use run::{Progress, simulate};
 pub use workload::{Columns, NamedPrefixes, Prefixes, Workload};
