@@ -123,9 +123,10 @@ def _number(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    to_stdout = [name for name in ("json", "csv") if getattr(options, name) == "-"]
+    outputs = ("json", "csv", "export_trace")
+    to_stdout = [f"{_flag(name)} -" for name in outputs if getattr(options, name) == "-"]
     if len(to_stdout) > 1:
-        raise UsageError("--json - and --csv - cannot both have standard output")
+        raise UsageError(f"{' and '.join(to_stdout)} cannot share standard output")
     settings = _settings(options)
     workload = _workload(options)
     progress = ProgressLine()
@@ -171,17 +172,19 @@ def _workload(options: argparse.Namespace) -> Workload:
     if options.time_scale is not None:
         workload = workload.scale_time(options.time_scale)
     if options.limit is not None:
+        if options.limit < 1:
+            raise UsageError(f"--limit {options.limit}: at least one request")
         workload = workload.truncate(options.limit)
     return workload
 
 
 def _write(options: argparse.Namespace, workload: Workload, run: Simulation) -> None:
-    texts = {
-        options.json: lambda: run.json() + "\n",
-        options.csv: run.csv,
-        options.export_trace: workload.trace_csv,
-    }
-    for path, text in texts.items():
+    texts = (
+        (options.json, lambda: run.json() + "\n"),
+        (options.csv, run.csv),
+        (options.export_trace, workload.trace_csv),
+    )
+    for path, text in texts:
         if path == "-":
             sys.stdout.write(text())
         elif path is not None:

@@ -1,11 +1,16 @@
 //! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
 
+mod sim;
+
 use pyo3::pymodule;
 
 /// The compiled core of Octavo.
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

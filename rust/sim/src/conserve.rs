@@ -29,7 +29,7 @@ fn refuse(what: String) -> Result<(), Error> {
 
 /// Every block can be given out again once every request has ended.
 fn blocks(scheduler: &Scheduler) -> Result<(), Error> {
-    let cache = scheduler.stats().cache;
+    let cache = scheduler.stats();
     if cache.available == cache.usable {
         return Ok(());
     }
@@ -77,7 +77,7 @@ fn tokens(scheduler: &Scheduler, workload: &Workload, record: &Record) -> Result
             u64::from(workload.prompt_tokens()[at]) + u64::from(request.emitted) - 1
         })
         .sum();
-    let found = stats.cache.prefix_hits;
+    let found = stats.prefix_hits;
     if stats.preemptions == 0 && scheduled + found != needed {
         return refuse(format!("{scheduled} tokens computed, {found} found, {needed} needed"));
     }

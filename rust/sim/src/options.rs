@@ -17,7 +17,7 @@ pub enum Value {
     /// A switch.
     Switch(bool),
     /// A whole number.
-    Whole(u64),
+    Whole(i64),
     /// A real number.
     Real(f64),
     /// A name.
@@ -183,18 +183,19 @@ impl SimConfig {
     pub fn entries(&self) -> Result<Vec<(&'static str, Value)>, ConfigError> {
         let cost = &self.cost;
         let name = |name: &str| Value::Name(name.to_owned());
+        let number = |number: u64| Value::Whole(number.cast_signed());
         let bound = |bound: Option<f64>| bound.map_or(Value::None, Value::Real);
         Ok(vec![
             ("batching", name("chunked")),
             ("policy", name("fcfs")),
             ("preemption", name("recompute")),
-            ("max_num_seqs", Value::Whole(self.max_num_seqs)),
-            ("max_num_batched_tokens", Value::Whole(self.max_num_batched_tokens)),
-            ("max_partial_prefills", Value::Whole(self.max_partial_prefills)),
-            ("long_prefill_threshold", Value::Whole(self.long_prefill_threshold)),
+            ("max_num_seqs", number(self.max_num_seqs)),
+            ("max_num_batched_tokens", number(self.max_num_batched_tokens)),
+            ("max_partial_prefills", number(self.max_partial_prefills)),
+            ("long_prefill_threshold", number(self.long_prefill_threshold)),
             ("watermark", Value::Real(self.watermark)),
-            ("num_blocks", Value::Whole(self.pool()?)),
-            ("block_size", Value::Whole(self.block_size)),
+            ("num_blocks", number(self.pool()?)),
+            ("block_size", number(self.block_size)),
             ("prefix_caching", Value::Switch(self.prefix_caching)),
             ("weight_bytes", Value::Real(cost.weight_bytes)),
             ("kv_bytes_per_token", Value::Real(cost.kv_bytes_per_token)),
@@ -216,7 +217,7 @@ impl SimConfig {
 fn real(name: &str, value: &Value, range: &str, is_in: fn(f64) -> bool) -> Result<f64, ConfigError> {
     let number = match value {
         Value::Real(number) => Some(*number),
-        Value::Whole(number) => Some(crate::num::float(*number)),
+        Value::Whole(number) => u64::try_from(*number).ok().map(crate::num::float),
         Value::None | Value::Switch(_) | Value::Name(_) => None,
     };
     let accepted = number.filter(|&number| number.is_finite() && is_in(number));
@@ -236,10 +237,12 @@ fn watermark(value: &Value) -> Result<f64, ConfigError> {
 }
 
 fn whole(name: &str, value: &Value, least: u64, most: u64) -> Result<u64, ConfigError> {
-    match value {
-        Value::Whole(number) if (least..=most).contains(number) => Ok(*number),
-        _ => Err(ConfigError::new(name, value, format!("a whole number, {least} … {most}"))),
-    }
+    let number = match value {
+        Value::Whole(number) => u64::try_from(*number).ok(),
+        Value::None | Value::Switch(_) | Value::Real(_) | Value::Name(_) => None,
+    };
+    let accepted = number.filter(|number| (least..=most).contains(number));
+    accepted.ok_or_else(|| ConfigError::new(name, value, format!("a whole number, {least} … {most}")))
 }
 
 /// The choice of this name; a choice without a value comes later.

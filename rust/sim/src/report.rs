@@ -55,7 +55,7 @@ impl Serialize for Settings<'_> {
 /// O(requests), for the hash.
 pub fn json(config: &SimConfig, workload: &Workload, summary: &Summary) -> Result<String, Error> {
     let mut settings = config.entries()?;
-    settings.push(("max_model_len", Value::Whole(workload.longest())));
+    settings.push(("max_model_len", Value::Whole(workload.longest().cast_signed())));
     let traffic = Traffic { requests: workload.len(), hash: workload.hash() };
     let report = Report { config: Settings(&settings), workload: traffic, summary };
     let text = serde_json::to_string_pretty(&report);

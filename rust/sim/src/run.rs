@@ -156,12 +156,9 @@ impl<'a> Run<'a> {
         let observer = Observer { config, workload, start_s: self.now };
         self.ended += observer.changes(decision, batch, record);
         observer.shape(decision, batch, record, pass)?;
-        let held = {
-            let stats = self.scheduler.stats();
-            stats.cache.usable - stats.cache.available
-        };
         if self.pass.num_placed > 0 {
-            self.advance_clock(count(held));
+            let stats = self.scheduler.stats();
+            self.advance_clock(stats.usable - stats.available);
         }
         let Self { scheduler, pass, outcome, .. } = self;
         scheduler.commit(pass.number, &pass.tokens, None, outcome)?;
@@ -249,11 +246,11 @@ impl<'a> Run<'a> {
     fn close(mut self) -> Result<Record, Error> {
         let stats = self.scheduler.stats();
         let counters = &mut self.record.counters;
-        counters.usable_blocks = count(stats.cache.usable);
+        counters.usable_blocks = stats.usable;
         counters.preemptions = stats.preemptions;
         counters.recomputed_tokens = stats.recomputed_tokens;
-        counters.prefix_hit_tokens = stats.cache.prefix_hits;
-        counters.prefix_query_tokens = stats.cache.prefix_queries;
+        counters.prefix_hit_tokens = stats.prefix_hits;
+        counters.prefix_query_tokens = stats.prefix_queries;
         self.record.sort();
         crate::conserve::check(&self.scheduler, self.workload, &self.record)?;
         Ok(self.record)
