@@ -22,6 +22,8 @@
 //!
 //! The crate has no clock, no environment and no files: texts go in and out as values.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod conserve;
 pub mod cost;
