@@ -1,0 +1,243 @@
+//! Checks the laws of the design on the whole state. It changes nothing and is always compiled in.
+//!
+//! Everything is recounted from the tables and compared with what the cache keeps. O(state).
+
+use std::collections::BTreeMap;
+
+use crate::cache::Cache;
+use crate::error::StateError;
+use crate::ids::BlockId;
+use crate::slot::State;
+use crate::table::Table;
+
+/// One sequence's claim on the cache.
+#[derive(Debug)]
+pub(crate) struct Holder<'a> {
+    pub(crate) table: &'a Table,
+    /// The first entry that its next step may write, if it may write at all.
+    pub(crate) writes_from: Option<usize>,
+    /// Its computed tokens, where it keeps them and publishes.
+    pub(crate) tokens: Option<&'a [i32]>,
+}
+
+/// Checks L1 to L7 of `cache`, whose tables are those of `holders`.
+///
+/// # Errors
+///
+/// [`StateError`] with the number of the first law found broken.
+pub(crate) fn check(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateError> {
+    check_states(cache)?;
+    let entries = check_counts(cache, holders)?;
+    check_writers(cache, holders, &entries)?;
+    check_findable(cache)?;
+    check_contents(cache, holders)?;
+    check_order(cache)
+}
+
+fn check_states(cache: &Cache) -> Result<(), StateError> {
+    let pool = cache.pool();
+    let (returned, fresh) = pool.blank().parts();
+    let mut seen = vec![false; fresh];
+    let listed = returned.iter().map(|&block| (block, State::Blank));
+    let listed = listed.chain(pool.recency().iter().map(|block| (block, State::Cached)));
+    let listed = listed.chain(
+        pool.fences()
+            .iter()
+            .map(|(_, block)| (block, State::Fenced)),
+    );
+    let mut num_listed = 0;
+    for (block, expected) in listed {
+        num_listed += 1;
+        if std::mem::replace(&mut seen[block.index()], true) {
+            return Err(StateError::law(
+                1,
+                format!("block {} is listed twice", block.get()),
+            ));
+        }
+        let state = pool.state(block);
+        if state != expected {
+            let text = format!(
+                "block {} is listed as {expected:?} and is {state:?}",
+                block.get()
+            );
+            return Err(StateError::law(1, text));
+        }
+    }
+    for (index, _) in seen.iter().enumerate().filter(|(_, seen)| !**seen) {
+        let state = pool.state(BlockId::new(index));
+        if !matches!(state, State::Held { .. }) {
+            return Err(StateError::law(
+                1,
+                format!("block {index} is {state:?} and listed nowhere"),
+            ));
+        }
+    }
+    if fresh - num_listed != pool.num_held() {
+        return Err(StateError::law(1, "the states do not add up to the pool"));
+    }
+    Ok(())
+}
+
+type Entries = BTreeMap<BlockId, u32>;
+
+fn check_counts(cache: &Cache, holders: &[Holder<'_>]) -> Result<Entries, StateError> {
+    let mut entries = Entries::new();
+    for block in holders.iter().flat_map(|holder| holder.table.blocks()) {
+        *entries.entry(*block).or_default() += 1;
+    }
+    let mut counts = entries.clone();
+    for block in cache.copies().sources() {
+        *counts.entry(block).or_default() += 1;
+    }
+    let slots = cache.pool().slots();
+    for (&block, &count) in &counts {
+        if slots.count(block) != count {
+            let text = format!(
+                "block {} has {count} holders and counts {}",
+                block.get(),
+                slots.count(block)
+            );
+            return Err(StateError::law(2, text));
+        }
+    }
+    if counts.len() != cache.pool().num_held() {
+        let text = format!(
+            "{} blocks are held by somebody, {} count as held",
+            counts.len(),
+            cache.pool().num_held()
+        );
+        return Err(StateError::law(2, text));
+    }
+    Ok(entries)
+}
+
+fn check_writers(
+    cache: &Cache,
+    holders: &[Holder<'_>],
+    entries: &Entries,
+) -> Result<(), StateError> {
+    for holder in holders {
+        let Some(from) = holder.writes_from else {
+            continue;
+        };
+        for block in holder.table.blocks().iter().skip(from) {
+            let named = entries.get(block).copied().unwrap_or(0);
+            let findable = matches!(
+                cache.pool().state(*block),
+                State::Held {
+                    published: true,
+                    ..
+                }
+            );
+            if named != 1 || findable {
+                let text = format!(
+                    "block {} may be written, findable: {findable}, named {named} times",
+                    block.get()
+                );
+                return Err(StateError::law(3, text));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_findable(cache: &Cache) -> Result<(), StateError> {
+    let (_, fresh) = cache.pool().blank().parts();
+    let is_published = |block: &BlockId| {
+        matches!(
+            cache.pool().state(*block),
+            State::Cached
+                | State::Held {
+                    published: true,
+                    ..
+                }
+        )
+    };
+    let published: Vec<BlockId> = (0..fresh).map(BlockId::new).filter(is_published).collect();
+    cache.prefix().check(&published)
+}
+
+/// A published block in a table holds exactly the tokens that the sequence has there (L5).
+fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateError> {
+    for holder in holders {
+        let Some(tokens) = holder.tokens else {
+            continue;
+        };
+        for (block, part) in holder
+            .table
+            .blocks()
+            .iter()
+            .zip(tokens.chunks_exact(cache.block_size()))
+        {
+            let published = matches!(
+                cache.pool().state(*block),
+                State::Held {
+                    published: true,
+                    ..
+                }
+            );
+            if !published {
+                return Err(StateError::law(
+                    4,
+                    format!("block {} is full and not published", block.get()),
+                ));
+            }
+            if cache.prefix().tokens(*block) != part {
+                return Err(StateError::law(
+                    5,
+                    format!("block {} holds other tokens than its sequence", block.get()),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Children stand before their parents in the order of eviction (L6), and fences wait for open steps (L7).
+fn check_order(cache: &Cache) -> Result<(), StateError> {
+    let pool = cache.pool();
+    let places: BTreeMap<BlockId, usize> = pool
+        .recency()
+        .iter()
+        .enumerate()
+        .map(|(at, block)| (block, at))
+        .collect();
+    let (_, fresh) = pool.blank().parts();
+    for block in (0..fresh).map(BlockId::new) {
+        let place = match pool.state(block) {
+            State::Cached => places.get(&block),
+            State::Held {
+                published: true, ..
+            } => None,
+            _ => continue,
+        };
+        let parent = cache.prefix().parent(block);
+        let Some((parent, at)) =
+            parent.and_then(|parent| places.get(&parent).map(|at| (parent, at)))
+        else {
+            continue;
+        };
+        if place.is_none_or(|place| place >= at) {
+            let text = format!(
+                "block {} would be evicted before its child {}",
+                parent.get(),
+                block.get()
+            );
+            return Err(StateError::law(6, text));
+        }
+    }
+    match pool
+        .fences()
+        .iter()
+        .find(|&(step, _)| !pool.fences().is_open(step))
+    {
+        Some((step, block)) => Err(StateError::law(
+            7,
+            format!(
+                "block {} waits for step {step}, which is not open",
+                block.get()
+            ),
+        )),
+        None => Ok(()),
+    }
+}

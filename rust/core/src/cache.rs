@@ -1,0 +1,344 @@
+//! The cache: pool, prefix index and copies composed, and the only thing that changes a table.
+//!
+//! Every operation here leaves the laws L1 to L7 true. What can run short is asked beforehand
+//! ([`Cache::available`]); the operations themselves can not fail. The cache does not know sequences, only their
+//! tables.
+
+use crate::config::Geometry;
+use crate::copies::{CopyLedger, CopyOp};
+use crate::error::{ConfigError, StateError};
+use crate::hash::ChainHasher;
+use crate::identity::Identity;
+use crate::ids::BlockId;
+use crate::pool::{Pool, Taken};
+use crate::prefix::{Hits, Link, Parent, Prefix};
+use crate::slot::{Released, State};
+use crate::table::Table;
+
+/// Whether there was room. Running out of blocks is an outcome, not an error.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There was, and it is given.
+    Granted,
+    /// There was not, and nothing changed.
+    Short {
+        /// Blocks that the call needed.
+        needed: usize,
+        /// Blocks that were available.
+        available: usize,
+    },
+}
+
+/// What must happen to a table's last, partly filled block before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// Nothing: it is this table's alone, and not findable.
+    Writable,
+    /// Nobody else holds it and nothing hangs below it: it stops being findable.
+    Unpublish,
+    /// It is shared or findable: its first tokens are copied, from here.
+    Copy(BlockId),
+}
+
+/// What the cache did so far; everything else is derived from its state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) published: u64,
+    pub(crate) merged: u64,
+    pub(crate) evicted: u64,
+    pub(crate) collisions: u64,
+}
+
+/// Blocks, their contents' identities, and the copies that are owed.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    geometry: Geometry,
+    pool: Pool,
+    prefix: Prefix,
+    copies: CopyLedger,
+    counters: Counters,
+}
+
+impl Cache {
+    pub(crate) fn new(geometry: Geometry) -> Result<Self, ConfigError> {
+        let Geometry {
+            num_blocks,
+            block_size,
+            ..
+        } = geometry;
+        let pool = Pool::new(num_blocks)?;
+        let hasher = ChainHasher::new(geometry.hash_seed, geometry.hash_bits);
+        let findable = if geometry.caching { num_blocks } else { 0 };
+        let Some(prefix) = Prefix::new(findable, block_size, hasher) else {
+            return Err(ConfigError::new(
+                "num_blocks",
+                num_blocks,
+                "as many as this machine has memory to describe",
+            ));
+        };
+        Ok(Self {
+            geometry,
+            pool,
+            prefix,
+            copies: CopyLedger::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    #[inline]
+    pub(crate) const fn block_size(&self) -> usize {
+        self.geometry.block_size
+    }
+
+    pub(crate) const fn num_blocks(&self) -> usize {
+        self.geometry.num_blocks
+    }
+
+    /// Whether full blocks are published at all.
+    pub(crate) const fn is_caching(&self) -> bool {
+        self.geometry.caching
+    }
+
+    #[inline]
+    pub(crate) fn available(&self) -> usize {
+        self.pool.available()
+    }
+
+    pub(crate) const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) const fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    pub(crate) const fn copies(&self) -> &CopyLedger {
+        &self.copies
+    }
+
+    pub(crate) const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many of `blocks` nobody holds: claiming them takes as many from what is available.
+    pub(crate) fn num_unheld(&self, blocks: &[BlockId]) -> usize {
+        blocks
+            .iter()
+            .filter(|&&block| self.pool.state(block) == State::Cached)
+            .count()
+    }
+
+    /// Finds the longest hit of at most `limit` blocks; `chain` is completed first. Changes nothing else.
+    pub(crate) fn look_up(
+        &self,
+        chain: &mut Vec<u64>,
+        tokens: &[i32],
+        identity: &Identity,
+        limit: usize,
+        hits: &mut Hits,
+    ) {
+        self.prefix
+            .extend_chain(chain, &tokens[..limit * self.block_size()], identity);
+        self.prefix.look_up(chain, tokens, identity, limit, hits);
+    }
+
+    /// Adds the hit to an empty table, first to last.
+    pub(crate) fn adopt(&mut self, table: &mut Table, hits: &Hits) {
+        for &block in &hits.blocks {
+            self.pool.retain(block);
+            table.push(block);
+        }
+        self.counters.collisions += hits.collisions;
+    }
+
+    /// Adds `count` new blocks, which the caller knows to be available.
+    pub(crate) fn grow(&mut self, table: &mut Table, count: usize) {
+        for _ in 0..count {
+            let block = self.take();
+            table.push(block);
+        }
+    }
+
+    /// Drops the entries from `keep` on, last first.
+    pub(crate) fn shrink(&mut self, table: &mut Table, keep: usize) {
+        while table.len() > keep {
+            if let Some(block) = table.pop() {
+                self.release(block);
+            }
+        }
+    }
+
+    /// A second table of the same blocks.
+    pub(crate) fn share(&mut self, table: &Table) -> Table {
+        for &block in table.blocks() {
+            self.pool.retain(block);
+        }
+        table.clone()
+    }
+
+    /// What it takes to write into `block` behind its first `num_tokens` tokens.
+    pub(crate) fn tail(&self, block: BlockId, num_tokens: usize) -> Result<Tail, StateError> {
+        let State::Held { count, published } = self.pool.state(block) else {
+            unreachable!("a table names block {}, which is not held", block.get())
+        };
+        let (copies, longest) = self.copies.owed_from(block);
+        if !published && count - copies == 1 && longest <= num_tokens {
+            return Ok(Tail::Writable);
+        }
+        if published && count == 1 && !self.prefix.has_children(block) {
+            return Ok(Tail::Unpublish);
+        }
+        match self.copies.owed_to(block) {
+            None => Ok(Tail::Copy(block)),
+            Some(owed) if owed.num_tokens >= num_tokens => Ok(Tail::Copy(owed.src)),
+            Some(_) => Err(StateError::new(
+                "the block to be copied is itself the target of a copy that was not taken yet: call take_ops first",
+            )),
+        }
+    }
+
+    /// Makes entry `index`, of which `num_tokens` slots are filled, writable as `tail` says. A copy needs one
+    /// available block.
+    pub(crate) fn make_writable(
+        &mut self,
+        table: &mut Table,
+        index: usize,
+        num_tokens: usize,
+        tail: Tail,
+    ) {
+        let block = table.blocks()[index];
+        match tail {
+            Tail::Writable => {}
+            Tail::Unpublish => {
+                self.prefix.remove(block);
+                self.pool.unpublish(block);
+            }
+            Tail::Copy(src) => {
+                // The table's count on the block becomes the copy's, unless the copy reads from elsewhere.
+                let dst = self.take();
+                self.copies.record(
+                    CopyOp {
+                        src,
+                        dst,
+                        num_tokens,
+                    },
+                    self.pool.fences().newest(),
+                );
+                table.replace(index, dst);
+                if src != block {
+                    self.pool.retain(src);
+                    self.release(block);
+                }
+            }
+        }
+    }
+
+    /// Publishes entry `index`, which `link` now fills, or merges it with the equal block that is findable already.
+    /// All entries before it are published. True when it was merged: the table names the other block now.
+    pub(crate) fn publish(
+        &mut self,
+        table: &mut Table,
+        index: usize,
+        link: Link<'_>,
+        identity: &Identity,
+    ) -> bool {
+        let own = table.blocks()[index];
+        let before = index.checked_sub(1).map(|before| table.blocks()[before]);
+        let parent = before
+            .map(Parent::Block)
+            .or_else(|| self.prefix.root(identity));
+        let twin = parent.and_then(|parent| {
+            self.prefix
+                .twin(parent, link, &mut self.counters.collisions)
+        });
+        if let Some(twin) = twin {
+            self.pool.retain(twin);
+            table.replace(index, twin);
+            self.release(own);
+            self.counters.merged += 1;
+            return true;
+        }
+        self.pool.publish(own);
+        self.prefix.insert(own, before, link, identity);
+        self.counters.published += 1;
+        false
+    }
+
+    /// The copies decided since the last call, in order; they are to run before the next forward pass.
+    pub(crate) fn take_copies(&mut self) -> Vec<CopyOp> {
+        let fences = self.pool.fences();
+        let newest = fences.newest();
+        let (ops, free) = self
+            .copies
+            .take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
+        self.release_sources(free);
+        ops
+    }
+
+    pub(crate) fn begin_step(&mut self) -> u64 {
+        self.pool.begin_step()
+    }
+
+    /// Ends the oldest open step.
+    pub(crate) fn end_step(&mut self, step: u64) {
+        self.pool.end_step(step);
+        let ended = self.copies.end(step);
+        self.release_sources(ended);
+    }
+
+    /// Forgets every published block; false, and nothing changes, while anything is held, fenced or in flight.
+    pub(crate) fn clear(&mut self) -> bool {
+        let idle = self.pool.num_held() == 0
+            && self.pool.num_fenced() == 0
+            && self.pool.fences().num_open() == 0;
+        if idle {
+            while let Some(block) = self.pool.forget_one() {
+                self.prefix.remove(block);
+            }
+        }
+        idle
+    }
+
+    #[inline]
+    fn take(&mut self) -> BlockId {
+        match self.pool.take() {
+            Taken::Blank(block) => block,
+            Taken::Evicted(block) => {
+                self.prefix.remove(block);
+                self.counters.evicted += 1;
+                block
+            }
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, block: BlockId) {
+        if self.pool.release(block) != Released::StillHeld
+            && let Some(src) = self.copies.drop_target(block)
+        {
+            self.release_source(src);
+        }
+    }
+
+    fn release_sources(&mut self, sources: Vec<BlockId>) {
+        for src in sources {
+            self.release_source(src);
+        }
+    }
+
+    /// Releases the source of a copy. The tables that led to it may be gone before it, so its ancestors that are
+    /// cached already are renewed behind it: a child must be evicted before its parent (L6).
+    fn release_source(&mut self, src: BlockId) {
+        if self.pool.release(src) != Released::ToCached {
+            return;
+        }
+        let mut block = self.prefix.parent(src);
+        while let Some(ancestor) =
+            block.filter(|&ancestor| self.pool.state(ancestor) == State::Cached)
+        {
+            self.pool.renew(ancestor);
+            block = self.prefix.parent(ancestor);
+        }
+    }
+}

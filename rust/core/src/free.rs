@@ -1,0 +1,67 @@
+//! The stack of blank blocks: what was freed last is given first, and blocks never used come in order after those.
+
+use crate::ids::BlockId;
+
+/// Blank blocks. Taking and giving are O(1) and run over dense memory.
+#[derive(Debug)]
+pub(crate) struct BlankStack {
+    returned: Vec<BlockId>,
+    /// Blocks from here on were never given out.
+    fresh: usize,
+    num_blocks: usize,
+}
+
+impl BlankStack {
+    /// All of `num_blocks`, blank; `None` when the machine refuses the memory.
+    pub(crate) fn new(num_blocks: usize) -> Option<Self> {
+        let mut returned = Vec::new();
+        returned.try_reserve_exact(num_blocks).ok()?;
+        Some(Self {
+            returned,
+            fresh: 0,
+            num_blocks,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.returned.len() + self.num_blocks - self.fresh
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<BlockId> {
+        self.returned.pop().or_else(|| {
+            (self.fresh < self.num_blocks).then(|| {
+                self.fresh += 1;
+                BlockId::new(self.fresh - 1)
+            })
+        })
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, block: BlockId) {
+        self.returned.push(block);
+    }
+
+    /// The blocks that were given back, and how many were ever given out, for the audit.
+    pub(crate) fn parts(&self) -> (&[BlockId], usize) {
+        (&self.returned, self.fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_last_is_given_first_then_the_lowest_never_used() {
+        let mut stack = BlankStack::new(3).unwrap_or_else(|| unreachable!("three words fit"));
+        let take = |stack: &mut BlankStack| stack.pop().map(BlockId::get);
+        assert_eq!((take(&mut stack), take(&mut stack)), (Some(0), Some(1)));
+        stack.push(BlockId::new(0));
+        assert_eq!(stack.len(), 2);
+        assert_eq!(
+            [take(&mut stack), take(&mut stack), take(&mut stack)],
+            [Some(0), Some(2), None]
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! The chained 64-bit hash under which full blocks are looked up.
+//!
+//! `hash(block i) = H(tokens of block i; seed = hash(block i - 1) and the block's extra key)`, with XXH3 as `H`.
+//! A hash only says where to look: every hit is verified against the stored tokens (law L5), so neither a collision
+//! nor a poor seed can give a wrong answer, only a slower one.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The hash functions of one cache.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainHasher {
+    seed: u64,
+    mask: u32,
+}
+
+impl ChainHasher {
+    /// `bits` (1 ..= 64) is how much of each block's hash the index sees: fewer than 32 make collisions on purpose.
+    pub(crate) fn new(seed: u64, bits: u32) -> Self {
+        let shift = 32_u32.saturating_sub(bits.min(32));
+        Self {
+            seed,
+            mask: u32::MAX << shift,
+        }
+    }
+
+    /// The start of the chain of everything under `salt`.
+    pub(crate) fn root(&self, salt: &[u8]) -> u64 {
+        xxh3_64_with_seed(salt, self.seed)
+    }
+
+    /// The next link: a full block of `tokens` after `parent`, under the canonical bytes of its extra `key`.
+    #[inline]
+    pub(crate) fn block(parent: u64, tokens: &[i32], key: &[u8]) -> u64 {
+        let seed = if key.is_empty() {
+            parent
+        } else {
+            xxh3_64_with_seed(key, parent)
+        };
+        xxh3_64_with_seed(bytemuck::cast_slice(tokens), seed)
+    }
+
+    /// The part of a block's hash that the index keeps.
+    #[inline]
+    pub(crate) const fn tag(&self, hash: u64) -> u32 {
+        ((hash >> 32) as u32) & self.mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chain_depends_on_every_part() {
+        let hasher = ChainHasher::new(0, 64);
+        let root = hasher.root(b"");
+        let base = ChainHasher::block(root, &[1, 2], b"");
+        assert_eq!(base, ChainHasher::block(root, &[1, 2], b""));
+        assert_ne!(base, ChainHasher::block(root, &[2, 1], b""));
+        assert_ne!(base, ChainHasher::block(hasher.root(b"s"), &[1, 2], b""));
+        assert_ne!(base, ChainHasher::block(root, &[1, 2], b"k"));
+        assert_ne!(
+            base,
+            ChainHasher::block(ChainHasher::new(1, 64).root(b""), &[1, 2], b"")
+        );
+    }
+
+    #[test]
+    fn crippled_tag_has_few_values() {
+        let hasher = ChainHasher::new(0, 8);
+        let tags: std::collections::BTreeSet<u32> = (0..10_000)
+            .map(|token| hasher.tag(ChainHasher::block(0, &[token], b"")))
+            .collect();
+        assert_eq!(tags.len(), 256);
+    }
+}

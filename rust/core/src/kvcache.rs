@@ -1,0 +1,644 @@
+//! The allocator alone: sequences over the cache, for engines that bring their own scheduler.
+
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::audit::{self, Holder};
+use crate::cache::{Cache, Room, Tail};
+use crate::config::CacheConfig;
+use crate::draw;
+use crate::error::{Error, RequestError, StateError};
+use crate::identity::Identity;
+use crate::ids::{BlockId, SequenceId};
+use crate::prefix::{Hits, Link};
+use crate::table::{Table, blocks_for};
+use crate::tokens;
+
+/// Memory work that must run before the next forward pass (CONTRACT §4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ops {
+    /// `[src, dst, num_tokens]`: the first slots of `src` go to `dst`. No block is the target of two copies, and no
+    /// source is another's target, so they may run in parallel.
+    pub copies: Vec<[i32; 3]>,
+    /// Blocks to be zeroed; none before windowed groups.
+    pub zero: Vec<i32>,
+}
+
+/// Tables in the compressed form that FlashInfer takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Csr {
+    /// Where each sequence's blocks begin in `indices`; one more than there are sequences.
+    pub indptr: Vec<i32>,
+    /// Block ids.
+    pub indices: Vec<i32>,
+    /// Tokens in each sequence's last block, 1 ..= block size, 0 for a length of 0.
+    pub last_page_len: Vec<i32>,
+}
+
+/// Exact numbers about a [`KvCache`], derived from its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Blocks in the pool.
+    pub num_blocks: u64,
+    /// Blocks that can be given out at all.
+    pub usable: u64,
+    /// Blank blocks.
+    pub blank: u64,
+    /// Published blocks that nobody holds.
+    pub cached: u64,
+    /// Blocks that somebody holds.
+    pub held: u64,
+    /// Freed blocks that wait for a step in flight.
+    pub fenced: u64,
+    /// Blank and evictable blocks.
+    pub available: u64,
+    /// Cached blocks that wait for a step in flight.
+    pub guarded: u64,
+    /// Open sequences.
+    pub sequences: u64,
+    /// Steps in flight.
+    pub open_steps: u64,
+    /// Tokens that were looked up.
+    pub prefix_queries: u64,
+    /// Tokens of them that were found.
+    pub prefix_hits: u64,
+    /// Blocks made findable so far.
+    pub published_blocks: u64,
+    /// Blocks merged with an equal one so far.
+    pub merged_blocks: u64,
+    /// Cached blocks evicted for reuse so far.
+    pub evicted_blocks: u64,
+    /// Copies made so far.
+    pub copies: u64,
+    /// Candidates whose hash agreed and whose content did not; each was a miss.
+    pub hash_collisions: u64,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    table: Table,
+    num_computed: usize,
+    /// Tokens that there is room for; more than `num_computed` only while the tail is writable.
+    reserved: usize,
+    /// The computed tokens of the last, partly filled block.
+    tail: Vec<i32>,
+    /// The chained hashes of the full blocks.
+    chain: Vec<u64>,
+    identity: Arc<Identity>,
+}
+
+/// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
+///
+/// It stores computed tokens only: `open` adopts what is cached, `reserve` makes room, `advance` tells what was
+/// computed. A call that returns an error changed nothing (L12).
+///
+/// # Example
+///
+/// ```
+/// use octavo_core::{CacheConfig, Identity, KvCache, Room};
+///
+/// let mut cache = KvCache::new(&CacheConfig { block_size: 4, ..CacheConfig::new(8) })?;
+/// let prompt: Vec<i32> = (0..10).collect();
+/// let first = cache.open(&prompt, &Identity::default())?;
+/// assert_eq!(cache.reserve(first, 10)?, Room::Granted);
+/// cache.advance(first, &prompt)?;
+/// let second = cache.open(&prompt, &Identity::default())?;
+/// assert_eq!(cache.num_computed(second)?, 8, "two full blocks are shared");
+/// # Ok::<(), octavo_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    cache: Cache,
+    sequences: Arena<SequenceId, Sequence>,
+    prefix_queries: u64,
+    prefix_hits: u64,
+}
+
+impl KvCache {
+    /// An empty cache.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`](crate::ConfigError) for a field out of range, or a pool that this machine cannot describe.
+    pub fn new(config: &CacheConfig) -> Result<Self, Error> {
+        let cache = Cache::new(config.check()?)?;
+        Ok(Self {
+            cache,
+            sequences: Arena::new(),
+            prefix_queries: 0,
+            prefix_hits: 0,
+        })
+    }
+
+    /// Tokens in a block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.cache.block_size()
+    }
+
+    /// A new sequence, which adopts the longest hit of `tokens` and leaves at least one token to compute.
+    ///
+    /// # Effects
+    ///
+    /// Claims the blocks of the hit. The tokens themselves are not kept: [`advance`](Self::advance) passes them again.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for a negative token.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn open(&mut self, tokens: &[i32], identity: &Identity) -> Result<SequenceId, Error> {
+        tokens::check("tokens", tokens)?;
+        let (mut chain, mut hits) = (Vec::new(), Hits::default());
+        self.look_up(tokens, identity, &mut chain, &mut hits);
+        let mut table = Table::default();
+        self.cache.adopt(&mut table, &hits);
+        let num_computed = table.len() * self.block_size();
+        if self.cache.is_caching() {
+            self.prefix_queries += tokens.len() as u64;
+            self.prefix_hits += num_computed as u64;
+        }
+        chain.truncate(table.len());
+        let (tail, identity) = (Vec::new(), Arc::new(identity.clone()));
+        Ok(self.sequences.insert_with(|_| Sequence {
+            table,
+            num_computed,
+            reserved: num_computed,
+            tail,
+            chain,
+            identity,
+        }))
+    }
+
+    /// How many tokens of `seq` are computed.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn num_computed(&self, seq: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequences.get(seq)?.num_computed)
+    }
+
+    /// How many tokens of `seq` there is room for.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn num_reserved(&self, seq: SequenceId) -> Result<usize, Error> {
+        Ok(self.sequences.get(seq)?.reserved)
+    }
+
+    /// Makes room for `num_tokens` in all. A shared or findable tail is copied first (L3).
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle; [`StateError`] when the tail's content itself waits for a copy that was not taken.
+    ///
+    /// # Complexity
+    ///
+    /// O(new blocks).
+    pub fn reserve(&mut self, seq: SequenceId, num_tokens: usize) -> Result<Room, Error> {
+        let need = self.need(seq, num_tokens)?;
+        let available = self.cache.available();
+        if need.total() > available {
+            return Ok(Room::Short {
+                needed: need.total(),
+                available,
+            });
+        }
+        let block_size = self.block_size();
+        let sequence = self.sequences.live_mut(seq);
+        let (full, filled) = (
+            sequence.num_computed / block_size,
+            sequence.num_computed % block_size,
+        );
+        if let Some(tail) = need.tail {
+            self.cache
+                .make_writable(&mut sequence.table, full, filled, tail);
+        }
+        self.cache.grow(&mut sequence.table, need.new_blocks);
+        sequence.reserved = sequence.reserved.max(num_tokens);
+        Ok(Room::Granted)
+    }
+
+    /// Whether [`reserve`](Self::reserve) would be granted now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`reserve`](Self::reserve).
+    pub fn can_reserve(&self, seq: SequenceId, num_tokens: usize) -> Result<bool, Error> {
+        Ok(self.need(seq, num_tokens)?.total() <= self.cache.available())
+    }
+
+    /// These tokens of `seq` were computed and accepted. Blocks that they fill are published, equal ones merged.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle; [`RequestError`] for a negative token; [`StateError`] beyond the reservation.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn advance(&mut self, seq: SequenceId, tokens: &[i32]) -> Result<(), Error> {
+        let sequence = self.sequences.get(seq)?;
+        tokens::check("tokens", tokens)?;
+        let room = sequence.reserved - sequence.num_computed;
+        if tokens.len() > room {
+            let text = format!("{} tokens were computed, {room} are reserved", tokens.len());
+            return Err(StateError::new(text).into());
+        }
+        let sequence = self.sequences.live_mut(seq);
+        sequence.num_computed += tokens.len();
+        if !self.cache.is_caching() {
+            return Ok(());
+        }
+        sequence.tail.extend_from_slice(tokens);
+        let block_size = self.cache.block_size();
+        let Sequence {
+            table,
+            tail,
+            chain,
+            identity,
+            ..
+        } = sequence;
+        let mut done = 0;
+        while tail.len() - done >= block_size {
+            let (block, filled) = (chain.len(), &tail[done..done + block_size]);
+            let key = identity.key_of(block, block_size);
+            let hash = self
+                .cache
+                .prefix()
+                .next_hash(chain.last().copied(), filled, &key, identity);
+            chain.push(hash);
+            self.cache.publish(
+                table,
+                block,
+                Link {
+                    hash,
+                    tokens: filled,
+                    key: &key,
+                },
+                identity,
+            );
+            done += block_size;
+        }
+        tail.drain(..done);
+        Ok(())
+    }
+
+    /// Rolls `seq` back to its first `num_tokens` tokens; blocks that it no longer needs are released, last first.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle; [`StateError`] beyond the computed tokens.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks dropped).
+    pub fn truncate(&mut self, seq: SequenceId, num_tokens: usize) -> Result<(), Error> {
+        let sequence = self.sequences.get(seq)?;
+        if num_tokens > sequence.num_computed {
+            let text = format!(
+                "cannot truncate to {num_tokens} tokens: {} are computed",
+                sequence.num_computed
+            );
+            return Err(StateError::new(text).into());
+        }
+        let block_size = self.block_size();
+        let sequence = self.sequences.live_mut(seq);
+        let (full, filled) = (num_tokens / block_size, num_tokens % block_size);
+        if self.cache.is_caching() {
+            if full < sequence.chain.len() {
+                let kept = &self.cache.prefix().tokens(sequence.table.blocks()[full])[..filled];
+                sequence.tail.clear();
+                sequence.tail.extend_from_slice(kept);
+                sequence.chain.truncate(full);
+            } else {
+                sequence.tail.truncate(filled);
+            }
+        }
+        self.cache
+            .shrink(&mut sequence.table, blocks_for(num_tokens, block_size));
+        sequence.num_computed = num_tokens;
+        sequence.reserved = num_tokens;
+        Ok(())
+    }
+
+    /// A second sequence with the same computed tokens, sharing their blocks. An earlier reservation of `seq` is
+    /// void: both must reserve before they advance.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks); no block is needed.
+    pub fn fork(&mut self, seq: SequenceId) -> Result<SequenceId, Error> {
+        let block_size = self.block_size();
+        let sequence = self.sequences.get_mut(seq)?;
+        self.cache.shrink(
+            &mut sequence.table,
+            blocks_for(sequence.num_computed, block_size),
+        );
+        sequence.reserved = sequence.num_computed;
+        let child = Sequence {
+            table: self.cache.share(&sequence.table),
+            num_computed: sequence.num_computed,
+            reserved: sequence.num_computed,
+            tail: sequence.tail.clone(),
+            chain: sequence.chain.clone(),
+            identity: Arc::clone(&sequence.identity),
+        };
+        Ok(self.sequences.insert_with(|_| child))
+    }
+
+    /// Ends `seq` and releases its blocks, last first. Its handle is stale from now on.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks).
+    pub fn close(&mut self, seq: SequenceId) -> Result<(), Error> {
+        let mut sequence = self.sequences.remove(seq)?;
+        self.cache.shrink(&mut sequence.table, 0);
+        Ok(())
+    }
+
+    /// How many tokens a sequence opened with `tokens` would have computed. Changes nothing, recency included.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for a negative token.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn match_prefix(&self, tokens: &[i32], identity: &Identity) -> Result<usize, Error> {
+        tokens::check("tokens", tokens)?;
+        let (mut chain, mut hits) = (Vec::new(), Hits::default());
+        self.look_up(tokens, identity, &mut chain, &mut hits);
+        Ok(hits.blocks.len() * self.block_size())
+    }
+
+    /// The block table of `seq`, reserved blocks included.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn table(&self, seq: SequenceId) -> Result<&[BlockId], Error> {
+        Ok(self.sequences.get(seq)?.table.blocks())
+    }
+
+    /// The tables of `seqs` for `lens` tokens each, compressed.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle; [`RequestError`] when the lists differ in length; [`StateError`] for a length beyond
+    /// what is reserved.
+    ///
+    /// # Complexity
+    ///
+    /// O(output).
+    pub fn csr(&self, seqs: &[SequenceId], lens: &[usize]) -> Result<Csr, Error> {
+        let sequences = self.all(seqs)?;
+        same_length("lens", lens.len(), seqs.len())?;
+        let mut csr = Csr {
+            indptr: vec![0],
+            ..Csr::default()
+        };
+        for (sequence, &len) in sequences.iter().zip(lens) {
+            within_reservation(sequence, len)?;
+            let blocks = blocks_for(len, self.block_size());
+            csr.indices.extend(
+                sequence.table.blocks()[..blocks]
+                    .iter()
+                    .map(|block| block.get()),
+            );
+            csr.indptr.push(small(csr.indices.len()));
+            csr.last_page_len
+                .push(small(len - blocks.saturating_sub(1) * self.block_size()));
+        }
+        Ok(csr)
+    }
+
+    /// The slots of the tokens `start .. start + len` of each sequence, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`csr`](Self::csr).
+    ///
+    /// # Complexity
+    ///
+    /// O(output).
+    pub fn slots(
+        &self,
+        seqs: &[SequenceId],
+        starts: &[usize],
+        lens: &[usize],
+    ) -> Result<Vec<i64>, Error> {
+        let sequences = self.all(seqs)?;
+        same_length("starts", starts.len(), seqs.len())?;
+        same_length("lens", lens.len(), seqs.len())?;
+        for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
+            within_reservation(sequence, start.saturating_add(len))?;
+        }
+        let mut slots = vec![0; lens.iter().sum()];
+        let mut rest = slots.as_mut_slice();
+        for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
+            let (own, others) = rest.split_at_mut(len);
+            tokens::write_slots(sequence.table.blocks(), self.block_size(), start, own);
+            rest = others;
+        }
+        Ok(slots)
+    }
+
+    /// The memory work decided since the last call. It must run before the next forward pass.
+    ///
+    /// # Effects
+    ///
+    /// A copy's source is held until the copy's step has ended; with no step open it is released at once.
+    pub fn take_ops(&mut self) -> Ops {
+        let copies = self.cache.take_copies().into_iter();
+        let copies = copies
+            .map(|op| [op.src.get(), op.dst.get(), small(op.num_tokens)])
+            .collect();
+        Ops {
+            copies,
+            zero: Vec::new(),
+        }
+    }
+
+    /// Opens a step in flight: what is freed until it ends is not reused before that (L7). It precedes the step's
+    /// reservations.
+    pub fn begin_step(&mut self) -> u64 {
+        self.cache.begin_step()
+    }
+
+    /// Ends a step.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] when `step` is not the oldest open one.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks that waited for it).
+    pub fn end_step(&mut self, step: u64) -> Result<(), Error> {
+        match self.cache.pool().fences().oldest() {
+            Some(oldest) if oldest == step => {
+                self.cache.end_step(step);
+                Ok(())
+            }
+            Some(oldest) => Err(StateError::new(format!(
+                "step {step} cannot end: step {oldest} is the oldest"
+            ))
+            .into()),
+            None => Err(StateError::new(format!("step {step} cannot end: no step is open")).into()),
+        }
+    }
+
+    /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a step is open.
+    pub fn clear(&mut self) -> bool {
+        self.cache.clear()
+    }
+
+    /// Exact numbers, derived from the state.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let open_steps = self.cache.pool().fences().num_open() as u64;
+        CacheStats {
+            sequences: self.sequences.len() as u64,
+            open_steps,
+            prefix_queries: self.prefix_queries,
+            prefix_hits: self.prefix_hits,
+            ..CacheStats::of(&self.cache)
+        }
+    }
+
+    /// Checks every law on the whole state and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] with the number of the broken law.
+    pub fn audit(&self) -> Result<(), StateError> {
+        let block_size = self.block_size();
+        let holders: Vec<Holder<'_>> = self
+            .sequences
+            .iter()
+            .map(|(_, sequence)| Holder {
+                table: &sequence.table,
+                writes_from: (sequence.reserved > sequence.num_computed)
+                    .then(|| sequence.num_computed / block_size),
+                tokens: None,
+            })
+            .collect();
+        audit::check(&self.cache, &holders)
+    }
+
+    /// A picture of the blocks and of who holds them.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        draw::draw(
+            &self.cache,
+            self.sequences
+                .iter()
+                .map(|(_, sequence)| (&sequence.table, sequence.num_computed)),
+        )
+    }
+
+    fn look_up(&self, tokens: &[i32], identity: &Identity, chain: &mut Vec<u64>, hits: &mut Hits) {
+        if self.cache.is_caching() {
+            let limit = tokens.len().saturating_sub(1) / self.block_size();
+            self.cache.look_up(chain, tokens, identity, limit, hits);
+        }
+    }
+
+    fn need(&self, seq: SequenceId, num_tokens: usize) -> Result<Need, Error> {
+        let sequence = self.sequences.get(seq)?;
+        if num_tokens <= sequence.reserved {
+            return Ok(Need::default());
+        }
+        let (full, filled) = (
+            sequence.num_computed / self.block_size(),
+            sequence.num_computed % self.block_size(),
+        );
+        let tail = if filled == 0 {
+            None
+        } else {
+            Some(self.cache.tail(sequence.table.blocks()[full], filled)?)
+        };
+        let new_blocks = blocks_for(num_tokens, self.block_size()) - sequence.table.len();
+        Ok(Need { tail, new_blocks })
+    }
+
+    fn all(&self, seqs: &[SequenceId]) -> Result<Vec<&Sequence>, Error> {
+        seqs.iter().map(|&seq| self.sequences.get(seq)).collect()
+    }
+}
+
+/// The blocks that a reservation takes.
+#[derive(Debug, Default)]
+struct Need {
+    tail: Option<Tail>,
+    new_blocks: usize,
+}
+
+impl Need {
+    fn total(&self) -> usize {
+        self.new_blocks + usize::from(matches!(self.tail, Some(Tail::Copy(_))))
+    }
+}
+
+impl CacheStats {
+    /// What a cache alone knows.
+    pub(crate) fn of(cache: &Cache) -> Self {
+        let (pool, counters) = (cache.pool(), cache.counters());
+        Self {
+            num_blocks: pool.num_blocks() as u64,
+            usable: pool.num_blocks() as u64,
+            blank: pool.num_blank() as u64,
+            cached: pool.num_cached() as u64,
+            held: pool.num_held() as u64,
+            fenced: pool.num_fenced() as u64,
+            available: pool.available() as u64,
+            guarded: pool.num_guarded() as u64,
+            published_blocks: counters.published,
+            merged_blocks: counters.merged,
+            evicted_blocks: counters.evicted,
+            copies: cache.copies().num_made(),
+            hash_collisions: counters.collisions,
+            ..Self::default()
+        }
+    }
+}
+
+fn within_reservation(sequence: &Sequence, len: usize) -> Result<(), StateError> {
+    if len <= sequence.reserved {
+        return Ok(());
+    }
+    Err(StateError::new(format!(
+        "{len} tokens are beyond the {} that are reserved",
+        sequence.reserved
+    )))
+}
+
+fn same_length(argument: &'static str, given: usize, expected: usize) -> Result<(), RequestError> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(RequestError::new(
+        argument,
+        format!("{given} values for {expected} sequences"),
+    ))
+}
+
+/// A count that the pool's size bounds.
+fn small(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or_else(|_| unreachable!("{count} is beyond every pool"))
+}

@@ -1,0 +1,184 @@
+//! The pool: which blocks are blank, cached, held or fenced, and how they move between these.
+//!
+//! Keeps L1 (exactly one state), L2 (counts are true; a second release panics) and L7 (nothing is reused while a step
+//! may still touch it). It does not know tokens, hashes or sequences.
+
+use crate::error::ConfigError;
+use crate::fence::Fences;
+use crate::free::BlankStack;
+use crate::ids::BlockId;
+use crate::recency::Recency;
+use crate::slot::{Released, Slots, State};
+
+/// A block that was just given out, held once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// It was blank.
+    Blank(BlockId),
+    /// It was cached, and its publication must be withdrawn now (L4).
+    Evicted(BlockId),
+}
+
+/// All blocks of one memory.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    num_blocks: usize,
+    slots: Slots,
+    blank: BlankStack,
+    recency: Recency,
+    fences: Fences,
+}
+
+impl Pool {
+    pub(crate) fn new(num_blocks: usize) -> Result<Self, ConfigError> {
+        let parts = (
+            Slots::with_room(num_blocks),
+            BlankStack::new(num_blocks),
+            Recency::with_room(num_blocks),
+        );
+        let (Some(slots), Some(blank), Some(recency)) = parts else {
+            return Err(ConfigError::new(
+                "num_blocks",
+                num_blocks,
+                "as many as this machine has memory to describe",
+            ));
+        };
+        Ok(Self {
+            num_blocks,
+            slots,
+            blank,
+            recency,
+            fences: Fences::default(),
+        })
+    }
+
+    pub(crate) const fn num_blocks(&self) -> usize {
+        self.num_blocks
+    }
+
+    /// Blocks that could be given out now.
+    #[inline]
+    pub(crate) fn available(&self) -> usize {
+        self.blank.len() + self.recency.evictable()
+    }
+
+    pub(crate) fn num_blank(&self) -> usize {
+        self.blank.len()
+    }
+
+    pub(crate) fn num_cached(&self) -> usize {
+        self.recency.len()
+    }
+
+    pub(crate) fn num_guarded(&self) -> usize {
+        self.recency.guarded()
+    }
+
+    pub(crate) fn num_fenced(&self) -> usize {
+        self.fences.num_waiting()
+    }
+
+    /// Blocks that somebody holds: what is in no other state.
+    pub(crate) fn num_held(&self) -> usize {
+        self.num_blocks - self.blank.len() - self.recency.len() - self.fences.num_waiting()
+    }
+
+    pub(crate) const fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    pub(crate) const fn recency(&self) -> &Recency {
+        &self.recency
+    }
+
+    pub(crate) const fn fences(&self) -> &Fences {
+        &self.fences
+    }
+
+    pub(crate) const fn blank(&self) -> &BlankStack {
+        &self.blank
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, block: BlockId) -> State {
+        self.slots.state(block)
+    }
+
+    /// Gives out one block, a blank one before a cached one. The caller has seen that one is available. O(1).
+    #[inline]
+    pub(crate) fn take(&mut self) -> Taken {
+        if let Some(block) = self.blank.pop() {
+            self.slots.allocate(block);
+            return Taken::Blank(block);
+        }
+        let Some(block) = self.recency.pop() else {
+            unreachable!("a block was taken though none is available")
+        };
+        self.slots.evict(block);
+        Taken::Evicted(block)
+    }
+
+    /// Counts `block` once more, claiming it if it was cached. O(1).
+    #[inline]
+    pub(crate) fn retain(&mut self, block: BlockId) {
+        if self.slots.retain(block) {
+            self.recency.remove(block);
+        }
+    }
+
+    /// Counts `block` once less. At zero a published block becomes the most recently used of the cached ones, an
+    /// unpublished one is fenced by the newest open step, or blank. O(1).
+    #[inline]
+    pub(crate) fn release(&mut self, block: BlockId) -> Released {
+        let released = self.slots.release(block);
+        match released {
+            Released::StillHeld => {}
+            Released::ToCached => self.recency.push(block),
+            Released::ToBlank => match self.fences.newest() {
+                Some(step) => {
+                    self.slots.fence(block);
+                    self.fences.wait_for(step, block);
+                }
+                None => self.blank.push(block),
+            },
+        }
+        released
+    }
+
+    pub(crate) fn publish(&mut self, block: BlockId) {
+        self.slots.publish(block);
+    }
+
+    pub(crate) fn unpublish(&mut self, block: BlockId) {
+        self.slots.unpublish(block);
+    }
+
+    /// Makes a cached block the most recently used.
+    pub(crate) fn renew(&mut self, block: BlockId) {
+        self.recency.renew(block);
+    }
+
+    /// Makes the least recently used cached block blank; `None` when there is none. No step may be open.
+    pub(crate) fn forget_one(&mut self) -> Option<BlockId> {
+        let block = self.recency.pop()?;
+        self.slots.forget(block);
+        self.blank.push(block);
+        Some(block)
+    }
+
+    pub(crate) fn begin_step(&mut self) -> u64 {
+        let step = self.fences.begin();
+        self.recency.open(step);
+        step
+    }
+
+    /// Ends the oldest open step: what only it fenced is blank, what only it guarded can be evicted.
+    pub(crate) fn end_step(&mut self, step: u64) {
+        self.fences.end(step);
+        self.recency.close(step);
+        while let Some(block) = self.fences.pop_ended() {
+            self.slots.unfence(block);
+            self.blank.push(block);
+        }
+    }
+}

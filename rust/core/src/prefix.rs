@@ -1,0 +1,308 @@
+//! The prefix index: which published block holds which tokens after which prefix.
+//!
+//! Every published block knows its parent, its tokens and its extra key. A look-up follows a chain of hashes from the
+//! root and verifies each candidate by these three, so a hit is exact by induction whatever the hash does (law L5).
+//! A block that has a findable child is never taken out (law L6). Tokens stay readable after a block was taken out,
+//! until it is published again: a sequence may still hold it.
+
+mod check;
+
+use crate::hash::ChainHasher;
+use crate::identity::Identity;
+use crate::ids::BlockId;
+use crate::index::TagIndex;
+use crate::intern::{Interner, Symbol};
+
+/// What stands before a block in its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parent {
+    /// Nothing: it is the first block under this salt.
+    Root(Symbol),
+    /// The block of the tokens before.
+    Block(BlockId),
+}
+
+/// A [`Parent`] in one word: the top bit tells a root from a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ParentWord(u32);
+
+const ROOT: u32 = 1 << 31;
+
+impl From<Parent> for ParentWord {
+    #[inline]
+    fn from(parent: Parent) -> Self {
+        match parent {
+            Parent::Root(salt) => Self(salt.0 | ROOT),
+            Parent::Block(block) => Self(block.get().cast_unsigned()),
+        }
+    }
+}
+
+impl From<ParentWord> for Parent {
+    fn from(word: ParentWord) -> Self {
+        if word.0 & ROOT == 0 {
+            Self::Block(BlockId::new(word.0 as usize))
+        } else {
+            Self::Root(Symbol(word.0 ^ ROOT))
+        }
+    }
+}
+
+/// What is kept of a published block beside its tokens: 16 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    tag: u32,
+    parent: ParentWord,
+    key: Symbol,
+    children: u32,
+}
+
+const UNUSED: Record = Record {
+    tag: 0,
+    parent: ParentWord(ROOT),
+    key: Symbol::EMPTY,
+    children: 0,
+};
+
+/// One full block of a sequence on its way into, or through, the index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    pub(crate) hash: u64,
+    pub(crate) tokens: &'a [i32],
+    /// The canonical bytes of its extra key.
+    pub(crate) key: &'a [u8],
+}
+
+/// The longest chain that a look-up found.
+#[derive(Debug, Default)]
+pub(crate) struct Hits {
+    pub(crate) blocks: Vec<BlockId>,
+    /// Candidates whose hash agreed and whose content did not.
+    pub(crate) collisions: u64,
+}
+
+/// How many links are looked up at once, so that their cache misses overlap.
+const BATCH: usize = 16;
+
+/// The index over published blocks.
+#[derive(Debug)]
+pub(crate) struct Prefix {
+    block_size: usize,
+    hasher: ChainHasher,
+    index: TagIndex,
+    records: Vec<Record>,
+    tokens: Vec<i32>,
+    salts: Interner,
+    keys: Interner,
+    version: u64,
+}
+
+impl Prefix {
+    /// An empty index over blocks of `block_size`; `None` when the machine refuses the memory.
+    pub(crate) fn new(num_blocks: usize, block_size: usize, hasher: ChainHasher) -> Option<Self> {
+        let (mut records, mut tokens) = (Vec::new(), Vec::new());
+        records.try_reserve_exact(num_blocks).ok()?;
+        tokens
+            .try_reserve_exact(num_blocks.checked_mul(block_size)?)
+            .ok()?;
+        let index = TagIndex::new(num_blocks);
+        let (salts, keys) = (Interner::default(), Interner::default());
+        Some(Self {
+            block_size,
+            hasher,
+            index,
+            records,
+            tokens,
+            salts,
+            keys,
+            version: 0,
+        })
+    }
+
+    /// Changes whenever a block becomes findable or stops being so.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens).
+    pub(crate) fn extend_chain(&self, chain: &mut Vec<u64>, tokens: &[i32], identity: &Identity) {
+        for block in chain.len()..tokens.len() / self.block_size {
+            let key = identity.key_of(block, self.block_size);
+            chain.push(self.next_hash(
+                chain.last().copied(),
+                self.part(tokens, block),
+                &key,
+                identity,
+            ));
+        }
+    }
+
+    /// The hash of a full block after the one with hash `before`; `None` is the root.
+    #[inline]
+    pub(crate) fn next_hash(
+        &self,
+        before: Option<u64>,
+        tokens: &[i32],
+        key: &[u8],
+        identity: &Identity,
+    ) -> u64 {
+        let before = before.unwrap_or_else(|| self.hasher.root(identity.salt()));
+        ChainHasher::block(before, tokens, key)
+    }
+
+    /// The longest chain of published blocks equal to the first `limit` blocks of `tokens`. `chain` has their hashes.
+    /// O(limit); what was found replaces what is in `hits`.
+    pub(crate) fn look_up(
+        &self,
+        chain: &[u64],
+        tokens: &[i32],
+        identity: &Identity,
+        limit: usize,
+        hits: &mut Hits,
+    ) {
+        hits.blocks.clear();
+        hits.collisions = 0;
+        let Some(salt) = self.salts.find(identity.salt()) else {
+            return;
+        };
+        let mut parent = Parent::Root(salt);
+        for (batch, hashes) in chain[..limit].chunks(BATCH).enumerate() {
+            let mut heads = [None; BATCH];
+            for (head, &hash) in heads.iter_mut().zip(hashes) {
+                *head = self.index.first(self.hasher.tag(hash));
+            }
+            for (offset, (&hash, head)) in hashes.iter().zip(heads).enumerate() {
+                let block = batch * BATCH + offset;
+                let Some(head) = head else { return };
+                let Some(key) = self.keys.find(&identity.key_of(block, self.block_size)) else {
+                    return;
+                };
+                let part = self.part(tokens, block);
+                let found = if self.is_equal(head, parent, key, part) {
+                    Some(head)
+                } else {
+                    self.find(parent, hash, key, part, &mut hits.collisions)
+                };
+                let Some(found) = found else { return };
+                hits.blocks.push(found);
+                parent = Parent::Block(found);
+            }
+        }
+    }
+
+    /// The published block equal to `link` after `parent`.
+    pub(crate) fn twin(
+        &self,
+        parent: Parent,
+        link: Link<'_>,
+        collisions: &mut u64,
+    ) -> Option<BlockId> {
+        let key = self.keys.find(link.key)?;
+        self.find(parent, link.hash, key, link.tokens, collisions)
+    }
+
+    /// The root of everything published under the identity's salt, if there is anything.
+    pub(crate) fn root(&self, identity: &Identity) -> Option<Parent> {
+        self.salts.find(identity.salt()).map(Parent::Root)
+    }
+
+    /// Makes `block` findable as `link` after `parent`; `None` is the root of `identity`'s salt.
+    pub(crate) fn insert(
+        &mut self,
+        block: BlockId,
+        parent: Option<BlockId>,
+        link: Link<'_>,
+        identity: &Identity,
+    ) {
+        let parent = match parent {
+            Some(parent) => {
+                self.records[parent.index()].children += 1;
+                Parent::Block(parent)
+            }
+            None => Parent::Root(self.salts.acquire(identity.salt())),
+        };
+        let (tag, key) = (self.hasher.tag(link.hash), self.keys.acquire(link.key));
+        let index = block.index();
+        if index >= self.records.len() {
+            self.records.resize(index + 1, UNUSED);
+            self.tokens.resize((index + 1) * self.block_size, 0);
+        }
+        self.records[index] = Record {
+            tag,
+            parent: parent.into(),
+            key,
+            children: 0,
+        };
+        self.tokens[index * self.block_size..][..self.block_size].copy_from_slice(link.tokens);
+        self.index.insert(tag, block);
+        self.version += 1;
+    }
+
+    /// Makes `block`, which has no findable child, unfindable.
+    pub(crate) fn remove(&mut self, block: BlockId) {
+        let Record {
+            tag,
+            parent,
+            key,
+            children,
+        } = self.records[block.index()];
+        if children != 0 {
+            unreachable!(
+                "block {} is taken out before its {children} children (L6)",
+                block.get()
+            );
+        }
+        self.index.remove(tag, block);
+        self.version += 1;
+        self.keys.release(key);
+        match parent.into() {
+            Parent::Root(salt) => self.salts.release(salt),
+            Parent::Block(parent) => self.records[parent.index()].children -= 1,
+        }
+    }
+
+    pub(crate) fn has_children(&self, block: BlockId) -> bool {
+        self.records[block.index()].children > 0
+    }
+
+    /// The parent of a published block, unless it is a root.
+    pub(crate) fn parent(&self, block: BlockId) -> Option<BlockId> {
+        match self.records[block.index()].parent.into() {
+            Parent::Root(_) => None,
+            Parent::Block(parent) => Some(parent),
+        }
+    }
+
+    /// The tokens of a block that was published by its present holder.
+    pub(crate) fn tokens(&self, block: BlockId) -> &[i32] {
+        self.part(&self.tokens, block.index())
+    }
+
+    #[inline]
+    fn part<'a>(&self, tokens: &'a [i32], block: usize) -> &'a [i32] {
+        &tokens[block * self.block_size..][..self.block_size]
+    }
+
+    #[inline]
+    fn is_equal(&self, block: BlockId, parent: Parent, key: Symbol, tokens: &[i32]) -> bool {
+        let record = &self.records[block.index()];
+        record.parent == parent.into() && record.key == key && self.tokens(block) == tokens
+    }
+
+    fn find(
+        &self,
+        parent: Parent,
+        hash: u64,
+        key: Symbol,
+        tokens: &[i32],
+        collisions: &mut u64,
+    ) -> Option<BlockId> {
+        for candidate in self.index.candidates(self.hasher.tag(hash)) {
+            if self.is_equal(candidate, parent, key, tokens) {
+                return Some(candidate);
+            }
+            *collisions += 1;
+        }
+        None
+    }
+}
