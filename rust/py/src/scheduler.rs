@@ -116,10 +116,7 @@ impl PyScheduler {
             key: key.map(|key| key.extract().unwrap_or(f64::NAN)),
             ready,
             use_cache,
-            ..Request::new(
-                arrays::tokens(prompt, "prompt")?.into_vec(),
-                arrays::count(max_tokens, "max_tokens")?,
-            )
+            ..Request::new(arrays::tokens(prompt, "prompt")?.into_vec(), arrays::count(max_tokens, "max_tokens")?)
         };
         Ok(self.lock(prompt.py())?.scheduler.add(request)?.raw())
     }

@@ -178,9 +178,7 @@ impl CacheModel {
                 wanted.copied_tail = Some(index);
             }
             let pending = self.untaken_into(block);
-            if wanted.copied_tail.is_some()
-                && pending.is_some_and(|copy| copy.num_tokens < in_tail)
-            {
+            if wanted.copied_tail.is_some() && pending.is_some_and(|copy| copy.num_tokens < in_tail) {
                 return Err(Fault::State);
             }
         }
@@ -189,14 +187,9 @@ impl CacheModel {
 
     /// Whether a write at `offset` and later is seen by one table alone and by no copy.
     fn is_sole_writer(&self, block: i32, offset: usize) -> bool {
-        let entries =
-            self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
+        let entries = self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
         entries.filter(|&&entry| entry == block).count() == 1
-            && self
-                .copies
-                .iter()
-                .filter(|copy| copy.src == block)
-                .all(|copy| copy.num_tokens <= offset)
+            && self.copies.iter().filter(|copy| copy.src == block).all(|copy| copy.num_tokens <= offset)
     }
 
     fn untaken_into(&self, block: i32) -> Option<&Copy> {
@@ -313,12 +306,7 @@ impl CacheModel {
         Ok(csr)
     }
 
-    pub fn slots(
-        &self,
-        seqs: &[usize],
-        starts: &[usize],
-        lens: &[usize],
-    ) -> Result<Vec<i64>, Fault> {
+    pub fn slots(&self, seqs: &[usize], starts: &[usize], lens: &[usize]) -> Result<Vec<i64>, Fault> {
         for &seq in seqs {
             self.sequence(seq)?;
         }
@@ -373,9 +361,8 @@ impl CacheModel {
             return Err(Fault::State);
         }
         self.pool.end_step(step);
-        let (ended, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
-            .into_iter()
-            .partition(|copy| copy.is_taken && copy.step == Some(step));
+        let (ended, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.copies).into_iter().partition(|copy| copy.is_taken && copy.step == Some(step));
         self.copies = kept;
         for copy in ended {
             self.release(copy.src);
