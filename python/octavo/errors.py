@@ -31,7 +31,7 @@ class ConfigError(OctavoError):
 
     Example:
         >>> str(ConfigError("block_size", 0, "1 … 256"))
-        'block_size must be 1 … 256, not 0'
+        'block_size = 0 is not accepted: 1 … 256'
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ConfigError(OctavoError):
         self.range = range
 
     def __str__(self) -> str:
-        return f"{self.field} must be {self.range}, not {self.value!r}"
+        return f"{self.field} = {self.value!r} is not accepted: {self.range}"
 
 
 class RequestError(OctavoError):
@@ -61,7 +61,7 @@ class RequestError(OctavoError):
     Example:
         >>> error = RequestError("prompt", "has 9 tokens, 8 fit", limit=8, excess=1)
         >>> str(error), error.excess
-        ('prompt has 9 tokens, 8 fit', 1)
+        ('prompt: has 9 tokens, 8 fit', 1)
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RequestError(OctavoError):
         self.excess = excess
 
     def __str__(self) -> str:
-        return f"{self.argument} {self.message}"
+        return f"{self.argument}: {self.message}"
 
 
 class UnknownHandleError(OctavoError):
@@ -93,7 +93,7 @@ class UnknownHandleError(OctavoError):
         self.handle = handle
 
     def __str__(self) -> str:
-        return f"{self.handle} is no handle of the kind that this call takes"
+        return f"handle {self.handle!r} was never given out by this object, or is of another kind"
 
 
 class StaleHandleError(OctavoError):
@@ -108,7 +108,7 @@ class StaleHandleError(OctavoError):
         self.handle = handle
 
     def __str__(self) -> str:
-        return f"what handle {self.handle} named has ended"
+        return f"handle {self.handle!r} is stale: what it named has ended and was released"
 
 
 class StateError(OctavoError):
@@ -125,7 +125,7 @@ class StateError(OctavoError):
         self.law = law
 
     def __str__(self) -> str:
-        return self.message if self.law is None else f"law L{self.law}: {self.message}"
+        return self.message
 
 
 class OutOfBlocks(OctavoError):  # noqa: N818 - an outcome, and the contract's word

@@ -41,15 +41,6 @@ pub(crate) enum Tail {
     Copy(BlockId),
 }
 
-/// What became of a block that was filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published {
-    /// It is findable now.
-    New,
-    /// An equal block was findable already and took its place in the table.
-    Merged,
-}
-
 /// What the cache did so far; everything else is derived from its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
@@ -191,14 +182,14 @@ impl Cache {
         let State::Held { count, published } = self.pool.state(block) else {
             unreachable!("a table names block {}, which is not held", block.get())
         };
-        let (copies, longest) = self.copies.from_source(block);
+        let (copies, longest) = self.copies.owed_from(block);
         if !published && count - copies == 1 && longest <= num_tokens {
             return Ok(Tail::Writable);
         }
         if published && count == 1 && !self.prefix.has_children(block) {
             return Ok(Tail::Unpublish);
         }
-        match self.copies.into_target(block) {
+        match self.copies.owed_to(block) {
             None => Ok(Tail::Copy(block)),
             Some(owed) if owed.num_tokens >= num_tokens => Ok(Tail::Copy(owed.src)),
             Some(_) => Err(StateError::new(
@@ -244,14 +235,14 @@ impl Cache {
     }
 
     /// Publishes entry `index`, which `link` now fills, or merges it with the equal block that is findable already.
-    /// All entries before it are published.
+    /// All entries before it are published. True when it was merged: the table names the other block now.
     pub(crate) fn publish(
         &mut self,
         table: &mut Table,
         index: usize,
         link: Link<'_>,
         identity: &Identity,
-    ) -> Published {
+    ) -> bool {
         let own = table.blocks()[index];
         let before = index.checked_sub(1).map(|before| table.blocks()[before]);
         let parent = before
@@ -266,12 +257,12 @@ impl Cache {
             table.replace(index, twin);
             self.release(own);
             self.counters.merged += 1;
-            return Published::Merged;
+            return true;
         }
         self.pool.publish(own);
         self.prefix.insert(own, before, link, identity);
         self.counters.published += 1;
-        Published::New
+        false
     }
 
     /// The copies decided since the last call, in order; they are to run before the next forward pass.

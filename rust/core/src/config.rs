@@ -123,6 +123,10 @@ names! {
 
 /// What a [`KvCache`](crate::KvCache) is made of; the fields and defaults of CONTRACT §2.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the options of the contract, each on its own"
+)]
 pub struct CacheConfig {
     /// Blocks in the pool, 1 ..= 2^31 - 1.
     pub num_blocks: i64,
@@ -343,6 +347,7 @@ fn in_range(field: &'static str, value: i64, low: i64, high: i64) -> Result<usiz
     checked.ok_or_else(|| ConfigError::new(field, value, format!("{low} ..= {high}")))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "copies of a word")]
 fn later<T: PartialEq + std::fmt::Debug>(
     field: &'static str,
     value: T,

@@ -53,7 +53,7 @@ impl CopyLedger {
     }
 
     /// The untaken copy into `dst`. O(log n).
-    pub(crate) fn into_target(&self, dst: BlockId) -> Option<CopyOp> {
+    pub(crate) fn owed_to(&self, dst: BlockId) -> Option<CopyOp> {
         let serial = self.targets.get(&dst)?;
         self.untaken.get(serial).map(|owed| owed.op)
     }
@@ -67,7 +67,7 @@ impl CopyLedger {
     }
 
     /// How many copies hold `src`, and the longest of them in tokens.
-    pub(crate) fn from_source(&self, src: BlockId) -> (u32, usize) {
+    pub(crate) fn owed_from(&self, src: BlockId) -> (u32, usize) {
         let lengths = self.sources.range((src, 0)..=(src, u64::MAX));
         lengths.fold((0, 0), |(count, longest), (_, &length)| {
             (count + 1, longest.max(length))
@@ -84,12 +84,11 @@ impl CopyLedger {
         let (mut ops, mut free) = (Vec::with_capacity(self.untaken.len()), Vec::new());
         for (serial, Owed { op, step }) in std::mem::take(&mut self.untaken) {
             ops.push(op);
-            match step_of(step) {
-                Some(step) => self.taken.push_back((step, serial, op)),
-                None => {
-                    self.sources.remove(&(op.src, serial));
-                    free.push(op.src);
-                }
+            if let Some(step) = step_of(step) {
+                self.taken.push_back((step, serial, op));
+            } else {
+                self.sources.remove(&(op.src, serial));
+                free.push(op.src);
             }
         }
         (ops, free)

@@ -21,7 +21,11 @@ pub struct ConfigError {
 
 impl ConfigError {
     /// An error for `field`, which may be `range`.
-    pub fn new(field: &'static str, value: impl ToString, range: impl Into<String>) -> Self {
+    pub fn new(
+        field: &'static str,
+        value: impl std::fmt::Display,
+        range: impl Into<String>,
+    ) -> Self {
         Self {
             field,
             value: value.to_string(),

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn freed_last_is_given_first_then_the_lowest_never_used() {
         let mut stack = BlankStack::new(3).unwrap_or_else(|| unreachable!("three words fit"));
-        let mut take = |stack: &mut BlankStack| stack.pop().map(BlockId::get);
+        let take = |stack: &mut BlankStack| stack.pop().map(BlockId::get);
         assert_eq!((take(&mut stack), take(&mut stack)), (Some(0), Some(1)));
         stack.push(BlockId::new(0));
         assert_eq!(stack.len(), 2);

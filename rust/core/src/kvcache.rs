@@ -97,7 +97,7 @@ struct Sequence {
 /// ```
 /// use octavo_core::{CacheConfig, Identity, KvCache, Room};
 ///
-/// let mut cache = KvCache::new(CacheConfig { block_size: 4, ..CacheConfig::new(8) })?;
+/// let mut cache = KvCache::new(&CacheConfig { block_size: 4, ..CacheConfig::new(8) })?;
 /// let prompt: Vec<i32> = (0..10).collect();
 /// let first = cache.open(&prompt, &Identity::default())?;
 /// assert_eq!(cache.reserve(first, 10)?, Room::Granted);
@@ -120,7 +120,7 @@ impl KvCache {
     /// # Errors
     ///
     /// [`ConfigError`](crate::ConfigError) for a field out of range, or a pool that this machine cannot describe.
-    pub fn new(config: CacheConfig) -> Result<Self, Error> {
+    pub fn new(config: &CacheConfig) -> Result<Self, Error> {
         let cache = Cache::new(config.check()?)?;
         Ok(Self {
             cache,
@@ -227,9 +227,13 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// Those of [`reserve`](Self::reserve).
+    /// A dead or foreign handle.
     pub fn can_reserve(&self, seq: SequenceId, num_tokens: usize) -> Result<bool, Error> {
-        Ok(self.need(seq, num_tokens)?.total() <= self.cache.available())
+        match self.need(seq, num_tokens) {
+            Ok(need) => Ok(need.total() <= self.cache.available()),
+            Err(Error::State(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// These tokens of `seq` were computed and accepted. Blocks that they fill are published, equal ones merged.
@@ -448,14 +452,12 @@ impl KvCache {
         for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
             within_reservation(sequence, start.saturating_add(len))?;
         }
-        let mut slots = Vec::with_capacity(lens.iter().sum());
+        let mut slots = vec![0; lens.iter().sum()];
+        let mut rest = slots.as_mut_slice();
         for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
-            tokens::push_slots(
-                sequence.table.blocks(),
-                self.block_size(),
-                start..start + len,
-                &mut slots,
-            );
+            let (own, others) = rest.split_at_mut(len);
+            tokens::write_slots(sequence.table.blocks(), self.block_size(), start, own);
+            rest = others;
         }
         Ok(slots)
     }

@@ -5,6 +5,8 @@
 //! A block that has a findable child is never taken out (law L6). Tokens stay readable after a block was taken out,
 //! until it is published again: a sequence may still hold it.
 
+mod check;
+
 use crate::hash::ChainHasher;
 use crate::identity::Identity;
 use crate::ids::BlockId;
@@ -92,6 +94,7 @@ pub(crate) struct Prefix {
     tokens: Vec<i32>,
     salts: Interner,
     keys: Interner,
+    version: u64,
 }
 
 impl Prefix {
@@ -112,7 +115,13 @@ impl Prefix {
             tokens,
             salts,
             keys,
+            version: 0,
         })
+    }
+
+    /// Changes whenever a block becomes findable or stops being so.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
     }
 
     /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens).
@@ -138,7 +147,7 @@ impl Prefix {
         identity: &Identity,
     ) -> u64 {
         let before = before.unwrap_or_else(|| self.hasher.root(identity.salt()));
-        self.hasher.block(before, tokens, key)
+        ChainHasher::block(before, tokens, key)
     }
 
     /// The longest chain of published blocks equal to the first `limit` blocks of `tokens`. `chain` has their hashes.
@@ -226,6 +235,7 @@ impl Prefix {
         };
         self.tokens[index * self.block_size..][..self.block_size].copy_from_slice(link.tokens);
         self.index.insert(tag, block);
+        self.version += 1;
     }
 
     /// Makes `block`, which has no findable child, unfindable.
@@ -243,6 +253,7 @@ impl Prefix {
             );
         }
         self.index.remove(tag, block);
+        self.version += 1;
         self.keys.release(key);
         match parent.into() {
             Parent::Root(salt) => self.salts.release(salt),
@@ -294,127 +305,4 @@ impl Prefix {
         }
         None
     }
-
-    /// Checks the index against `published`, the blocks that the pool counts as findable; names what disagrees, with
-    /// the number of the law. For the audit.
-    pub(crate) fn check(&self, published: &[BlockId]) -> Result<(), (u8, String)> {
-        if self.index.len() != published.len() {
-            return Err((
-                4,
-                format!(
-                    "{} blocks are published, {} can be found",
-                    published.len(),
-                    self.index.len()
-                ),
-            ));
-        }
-        let is_published = |block: BlockId| published.binary_search(&block).is_ok();
-        let mut hashes = std::collections::BTreeMap::new();
-        let mut children = std::collections::BTreeMap::<BlockId, u32>::new();
-        let (mut salts, mut keys) = (
-            vec![0; self.salts.capacity()],
-            vec![0; self.keys.capacity()],
-        );
-        for &block in published {
-            let record = self.records[block.index()];
-            if !self
-                .index
-                .candidates(record.tag)
-                .any(|candidate| candidate == block)
-            {
-                return Err((
-                    4,
-                    format!("block {} is published but cannot be found", block.get()),
-                ));
-            }
-            count(&mut keys, record.key);
-            match record.parent.into() {
-                Parent::Root(salt) => count(&mut salts, salt),
-                Parent::Block(parent) if is_published(parent) => {
-                    *children.entry(parent).or_default() += 1
-                }
-                Parent::Block(parent) => {
-                    let text = format!(
-                        "block {} is findable, its parent {} is not",
-                        block.get(),
-                        parent.get()
-                    );
-                    return Err((6, text));
-                }
-            }
-            if self.hasher.tag(self.full_hash(block, &mut hashes)) != record.tag {
-                return Err((
-                    5,
-                    format!(
-                        "block {} is filed under another hash than its content's",
-                        block.get()
-                    ),
-                ));
-            }
-        }
-        for &block in published {
-            let (kept, real) = (
-                self.records[block.index()].children,
-                children.get(&block).copied().unwrap_or(0),
-            );
-            if kept != real {
-                return Err((
-                    6,
-                    format!(
-                        "block {} has {real} children and counts {kept}",
-                        block.get()
-                    ),
-                ));
-            }
-        }
-        let counted = self.salts.agrees(&salts) && self.keys.agrees(&keys);
-        if counted {
-            Ok(())
-        } else {
-            Err((
-                2,
-                "the counts of salts or extra keys are not true".to_owned(),
-            ))
-        }
-    }
-
-    /// The chained hash of a published block, recomputed from its root.
-    fn full_hash(
-        &self,
-        block: BlockId,
-        known: &mut std::collections::BTreeMap<BlockId, u64>,
-    ) -> u64 {
-        let mut path = vec![];
-        let mut at = Some(block);
-        let mut hash = None;
-        while let Some(block) = at {
-            hash = known.get(&block).copied();
-            if hash.is_some() {
-                break;
-            }
-            path.push(block);
-            at = self.parent(block);
-        }
-        let root = path
-            .last()
-            .map(|&first| self.records[first.index()].parent.into());
-        let mut hash = match (hash, root) {
-            (Some(hash), _) => hash,
-            (None, Some(Parent::Root(salt))) => self.hasher.root(self.salts.bytes(salt)),
-            (None, _) => unreachable!("the path ends at a root"),
-        };
-        for &block in path.iter().rev() {
-            hash = self.hasher.block(
-                hash,
-                self.tokens(block),
-                self.keys.bytes(self.records[block.index()].key),
-            );
-            known.insert(block, hash);
-        }
-        hash
-    }
-}
-
-fn count(counts: &mut [u32], symbol: Symbol) {
-    counts[symbol.0 as usize] += 1;
 }

@@ -1,7 +1,5 @@
 //! Token ids and the slots that hold their KV.
 
-use std::ops::Range;
-
 use crate::error::RequestError;
 use crate::ids::BlockId;
 
@@ -18,25 +16,26 @@ pub(crate) fn check(argument: &'static str, tokens: &[i32]) -> Result<(), Reques
     ))
 }
 
-/// Appends the slots of the tokens in `positions` of the sequence that holds `blocks`.
-pub(crate) fn push_slots(
-    blocks: &[BlockId],
-    block_size: usize,
-    positions: Range<usize>,
-    slots: &mut Vec<i64>,
-) {
-    let mut at = positions.start;
-    while at < positions.end {
-        let (block, offset) = (at / block_size, at % block_size);
-        let len = (block_size - offset).min(positions.end - at);
-        let first = slot(blocks[block], block_size, offset);
-        slots.extend((0..).map(|step| first + step).take(len));
+/// Writes the slots of the tokens from position `start` on, of the sequence that holds `blocks`, as many as `slots` has
+/// room for.
+pub(crate) fn write_slots(blocks: &[BlockId], block_size: usize, start: usize, slots: &mut [i64]) {
+    let mut at = 0;
+    while at < slots.len() {
+        let (block, offset) = ((start + at) / block_size, (start + at) % block_size);
+        let len = (block_size - offset).min(slots.len() - at);
+        for (entry, number) in slots[at..at + len]
+            .iter_mut()
+            .zip(slot(blocks[block], block_size, offset)..)
+        {
+            *entry = number;
+        }
         at += len;
     }
 }
 
 /// The slot of offset `offset` in `block`.
 #[inline]
+#[allow(clippy::cast_possible_wrap, reason = "a block is at most 256 tokens")]
 pub(crate) fn slot(block: BlockId, block_size: usize, offset: usize) -> i64 {
     i64::from(block.get()) * block_size as i64 + offset as i64
 }

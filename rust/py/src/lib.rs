@@ -1,11 +1,33 @@
 //! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
 
+mod arrays;
+mod config;
+mod errors;
+mod handles;
+mod identity;
+mod kvcache;
+mod outcome;
+mod plan;
+mod scheduler;
+mod stats;
+
 use pyo3::pymodule;
 
 /// The compiled core of Octavo.
 #[pymodule(gil_used = false)]
 mod _core {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::kvcache::{Ops, PyKvCache};
+    #[pymodule_export]
+    use crate::outcome::{OutcomeIterator, PyOutcome};
+    #[pymodule_export]
+    use crate::plan::PyStepPlan;
+    #[pymodule_export]
+    use crate::scheduler::PyScheduler;
+    #[pymodule_export]
+    use crate::stats::{CacheStats, SchedulerStats};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,0 +1,125 @@
+//! The audit of the prefix index: what it files is what the pool counts as findable, where its content says.
+
+use std::collections::BTreeMap;
+
+use super::{Parent, Prefix};
+use crate::error::StateError;
+use crate::hash::ChainHasher;
+use crate::ids::BlockId;
+use crate::intern::Symbol;
+
+impl Prefix {
+    /// Checks the index against `published`, the blocks that the pool counts as findable, in order of their ids.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] with the number of the broken law.
+    pub(crate) fn check(&self, published: &[BlockId]) -> Result<(), StateError> {
+        if self.index.len() != published.len() {
+            let text = format!(
+                "{} blocks are published, {} are filed",
+                published.len(),
+                self.index.len()
+            );
+            return Err(StateError::law(4, text));
+        }
+        self.check_parents(published)?;
+        self.check_content(published)?;
+        self.check_counts(published)
+    }
+
+    /// Every findable block has a findable parent, which counts it (L6).
+    fn check_parents(&self, published: &[BlockId]) -> Result<(), StateError> {
+        let mut children = BTreeMap::<BlockId, u32>::new();
+        for &block in published {
+            let Some(parent) = self.parent(block) else {
+                continue;
+            };
+            if published.binary_search(&parent).is_err() {
+                let text = format!(
+                    "block {} is findable, its parent {} is not",
+                    block.get(),
+                    parent.get()
+                );
+                return Err(StateError::law(6, text));
+            }
+            *children.entry(parent).or_default() += 1;
+        }
+        for &block in published {
+            let kept = self.records[block.index()].children;
+            let real = children.get(&block).copied().unwrap_or(0);
+            if kept != real {
+                let text = format!(
+                    "block {} has {real} children and counts {kept}",
+                    block.get()
+                );
+                return Err(StateError::law(6, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every findable block is filed (L4), under the hash of its content (L5).
+    fn check_content(&self, published: &[BlockId]) -> Result<(), StateError> {
+        let mut hashes = BTreeMap::new();
+        for &block in published {
+            let tag = self.records[block.index()].tag;
+            if !self
+                .index
+                .candidates(tag)
+                .any(|candidate| candidate == block)
+            {
+                let text = format!("block {} is published and cannot be found", block.get());
+                return Err(StateError::law(4, text));
+            }
+            if self.hasher.tag(self.full_hash(block, &mut hashes)) != tag {
+                let text = format!("block {} is filed under a hash not its own", block.get());
+                return Err(StateError::law(5, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Salts and extra keys are counted once for each block that refers to them.
+    fn check_counts(&self, published: &[BlockId]) -> Result<(), StateError> {
+        let mut salts = vec![0; self.salts.capacity()];
+        let mut keys = vec![0; self.keys.capacity()];
+        let count = |counts: &mut Vec<u32>, symbol: Symbol| counts[symbol.0 as usize] += 1;
+        for &block in published {
+            let record = self.records[block.index()];
+            count(&mut keys, record.key);
+            if let Parent::Root(salt) = record.parent.into() {
+                count(&mut salts, salt);
+            }
+        }
+        if self.salts.agrees(&salts) && self.keys.agrees(&keys) {
+            return Ok(());
+        }
+        Err(StateError::law(
+            2,
+            "the counts of salts or extra keys are not true",
+        ))
+    }
+
+    /// The chained hash of a published block, recomputed from its root.
+    fn full_hash(&self, block: BlockId, known: &mut BTreeMap<BlockId, u64>) -> u64 {
+        let mut path = vec![];
+        let mut at = block;
+        let mut hash = loop {
+            if let Some(&hash) = known.get(&at) {
+                break hash;
+            }
+            path.push(at);
+            match self.records[at.index()].parent.into() {
+                Parent::Root(salt) => break self.hasher.root(self.salts.bytes(salt)),
+                Parent::Block(parent) => at = parent,
+            }
+        };
+        for &block in path.iter().rev() {
+            let key = self.keys.bytes(self.records[block.index()].key);
+            hash = ChainHasher::block(hash, self.tokens(block), key);
+            known.insert(block, hash);
+        }
+        hash
+    }
+}

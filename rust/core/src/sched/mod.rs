@@ -1,0 +1,16 @@
+//! The step scheduler: who runs, on which blocks, at every step.
+
+pub(crate) mod check;
+pub(crate) mod commit;
+pub(crate) mod decision;
+pub(crate) mod fill;
+pub(crate) mod outcome;
+pub(crate) mod plan;
+pub(crate) mod queue;
+pub(crate) mod rank;
+pub(crate) mod request;
+pub(crate) mod rows;
+pub(crate) mod scheduler;
+pub(crate) mod state;
+pub(crate) mod stats;
+pub(crate) mod step;

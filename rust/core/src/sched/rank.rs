@@ -1,0 +1,36 @@
+//! The total order of requests (CONTRACT §3.4).
+
+use std::cmp::Ordering;
+
+/// A place in the order: class key, then arrival, then order of `add`. Smaller goes first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rank {
+    pub(crate) class: f64,
+    /// Seconds on the caller's clock.
+    pub(crate) arrival: f64,
+    /// Counts the calls of `add`.
+    pub(crate) order: u64,
+}
+
+impl Ord for Rank {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_class = self.class.total_cmp(&other.class);
+        by_class
+            .then(self.arrival.total_cmp(&other.arrival))
+            .then(self.order.cmp(&other.order))
+    }
+}
+
+impl PartialOrd for Rank {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Rank {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Rank {}

@@ -1,0 +1,462 @@
+//! The scheduler as callers see it.
+
+use crate::cache::Cache;
+use crate::config::SchedulerConfig;
+use crate::draw;
+use crate::error::{Error, RequestError, StateError};
+use crate::identity::Identity;
+use crate::ids::{Handle, RequestId, SequenceId};
+use crate::kvcache::CacheStats;
+use crate::prefix::Hits;
+use crate::sched::decision::Decision;
+use crate::sched::fill::BlockTables;
+use crate::sched::outcome::{Outcome, Reason};
+use crate::sched::plan::StepPlan;
+use crate::sched::rank::Rank;
+use crate::sched::request::{Family, Request, Sequence, Status};
+use crate::sched::state::State;
+use crate::sched::stats::SchedulerStats;
+use crate::sched::{check, commit, fill, step};
+use crate::table::{Table, blocks_for};
+use crate::tokens;
+
+/// Decides at every step who runs, on which blocks.
+///
+/// Finished sequences leave, waiting ones join, prompts run in chunks; when blocks run out, the last in policy order is
+/// preempted and computed again. Time is an argument: the scheduler has no clock. A call that returns an error changed
+/// nothing (L12).
+///
+/// # Example
+///
+/// ```
+/// use octavo_core::{Outcome, Request, Scheduler, SchedulerConfig, StepPlan};
+///
+/// let mut scheduler = Scheduler::new(&SchedulerConfig::new(64))?;
+/// scheduler.add(Request::new((0..40).collect(), 3))?;
+/// let (mut plan, mut outcome) = (StepPlan::new(), Outcome::default());
+/// let mut now = 0.0;
+/// while scheduler.has_work() {
+///     if scheduler.step(now, &mut plan)? {
+///         let sampled = vec![7; plan.sample_seqs().len()]; // the model's part
+///         scheduler.commit(plan.number(), &sampled, None, &mut outcome)?;
+///     }
+///     now += 0.03;
+/// }
+/// assert_eq!(outcome.tokens, [7], "the third and last token");
+/// # Ok::<(), octavo_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Scheduler {
+    state: State,
+    tables: BlockTables,
+}
+
+impl Scheduler {
+    /// A scheduler with nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`](crate::ConfigError) for a field out of range, or memory that this machine does not have.
+    pub fn new(config: &SchedulerConfig) -> Result<Self, Error> {
+        let state = State::new(config)?;
+        let limits = state.limits;
+        let tables = BlockTables::new(
+            limits.max_num_seqs,
+            limits.max_model_len,
+            state.cache.block_size(),
+        )?;
+        Ok(Self { state, tables })
+    }
+
+    /// Tokens in a block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.state.cache.block_size()
+    }
+
+    /// Adds a request; it waits for a step to admit it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] that names the argument: an empty prompt, one that reaches `max_model_len` or can never fit the
+    /// memory, a negative token, limits or times out of range, and what comes later (`n`, `ready`, `key`).
+    ///
+    /// # Complexity
+    ///
+    /// O(prompt + log waiting).
+    pub fn add(&mut self, request: Request) -> Result<RequestId, Error> {
+        self.check_request(&request)?;
+        let state = &mut self.state;
+        let undated = request.arrival.is_none() && state.now.is_none();
+        // Adding 0 makes the two zeros one.
+        let arrival = request.arrival.or(state.now).unwrap_or(f64::NEG_INFINITY) + 0.0;
+        let rank = Rank {
+            class: 0.0,
+            arrival,
+            order: state.added,
+        };
+        state.added += 1;
+        let max_len = request
+            .prompt
+            .len()
+            .saturating_add(request.max_tokens)
+            .min(state.limits.max_model_len);
+        let sequences = &mut state.sequences;
+        let id = state.requests.insert_with(|id| {
+            let seq = sequences.insert_with(|_| Sequence {
+                prompt_len: request.prompt.len(),
+                tokens: request.prompt,
+                table: Table::default(),
+                chain: Vec::new(),
+                status: Status::Waiting,
+                request: id,
+                rank,
+                undated,
+                max_len,
+                min_tokens: request.min_tokens,
+                stop_token_ids: request.stop_token_ids.into_boxed_slice(),
+                samples: request.max_tokens > 0,
+                identity: request.identity,
+                use_cache: request.use_cache,
+                was_admitted: false,
+                high_water: 0,
+            });
+            Family {
+                sequences: vec![seq],
+            }
+        });
+        for &seq in &state.requests.live(id).sequences {
+            state.queue.push(rank, seq);
+        }
+        Ok(id)
+    }
+
+    /// The sequences of a request.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn sequences(&self, request: RequestId) -> Result<&[SequenceId], Error> {
+        Ok(&self.state.requests.get(request)?.sequences)
+    }
+
+    /// Ends a request, or one of its sequences, as `aborted`. What has ended already stays as it is.
+    ///
+    /// # Effects
+    ///
+    /// The next outcome reports it; the next step releases its blocks.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    ///
+    /// # Complexity
+    ///
+    /// O(log waiting).
+    pub fn abort(&mut self, handle: impl Into<Handle>) -> Result<(), Error> {
+        self.end(handle.into(), Reason::Aborted)
+    }
+
+    /// Ends a request, or one of its sequences, as `finished`: the engine has what it wanted. As
+    /// [`abort`](Self::abort) otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn finish(&mut self, handle: impl Into<Handle>) -> Result<(), Error> {
+        self.end(handle.into(), Reason::Finished)
+    }
+
+    /// Prompt and accepted outputs of a sequence, until the step after the outcome that reported its end.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    pub fn tokens(&self, seq: SequenceId) -> Result<&[i32], Error> {
+        Ok(&self.state.sequences.get(seq)?.tokens)
+    }
+
+    /// Decides the next step without writing arrays; `None` when nothing can run now. What is decided is out until it
+    /// is committed.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] when `now` is not finite or goes back.
+    ///
+    /// # Complexity
+    ///
+    /// O(running + tokens of admitted prompts + log waiting for each admission).
+    pub fn decide(&mut self, now: f64) -> Result<Option<&Decision>, Error> {
+        let decided = step::decide(&mut self.state, now)?;
+        Ok(if decided { self.state.out.back() } else { None })
+    }
+
+    /// Decides the next step and writes it into `plan`; false, with `plan` untouched, when nothing can run now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`decide`](Self::decide).
+    ///
+    /// # Complexity
+    ///
+    /// That of [`decide`](Self::decide), and O(tokens in the plan).
+    pub fn step(&mut self, now: f64, plan: &mut StepPlan) -> Result<bool, Error> {
+        let decided = step::decide(&mut self.state, now)?;
+        if decided {
+            fill::fill(&mut self.state, &mut self.tables, plan);
+        }
+        Ok(decided)
+    }
+
+    /// Takes the results of plan `number`: one token for each sequence that sampled, in the plan's order.
+    ///
+    /// # Effects
+    ///
+    /// Publishes what was computed, accepts the tokens, ends who is done; `outcome` says what was accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] when that plan is not the oldest that is out; [`RequestError`] for too few or too many tokens,
+    /// a negative one, or a count other than 1.
+    ///
+    /// # Complexity
+    ///
+    /// O(sequences in the plan + blocks that it filled).
+    pub fn commit(
+        &mut self,
+        number: u64,
+        tokens: &[i32],
+        counts: Option<&[i32]>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
+        commit::commit(&mut self.state, number, tokens, counts, outcome)
+    }
+
+    /// Whether a sequence has not ended, a plan is out, or an end is unreported.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        let State {
+            queue,
+            rows,
+            out,
+            ends,
+            ..
+        } = &self.state;
+        let is_running = || rows.order.iter().any(|&row| !rows.at(row).ended);
+        queue.len() > 0 || !out.is_empty() || !ends.to_report.is_empty() || is_running()
+    }
+
+    /// Plan numbers that are out, oldest first.
+    pub fn plans_out(&self) -> impl Iterator<Item = u64> {
+        self.state.out.iter().map(|plan| plan.number)
+    }
+
+    /// How long a hit of `tokens` would be now. Changes nothing, recency and counters included.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for a negative token.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn match_prefix(&self, tokens: &[i32], identity: &Identity) -> Result<usize, Error> {
+        tokens::check("tokens", tokens)?;
+        let cache = &self.state.cache;
+        let (mut chain, mut hits) = (Vec::new(), Hits::default());
+        if cache.is_caching() {
+            let limit = tokens.len().saturating_sub(1) / cache.block_size();
+            cache.look_up(&mut chain, tokens, identity, limit, &mut hits);
+        }
+        Ok(hits.blocks.len() * cache.block_size())
+    }
+
+    /// The block tables of all rows in `group`, row after row, after the newest [`step`](Self::step); unused entries
+    /// are 0. `None` when there is no such group. Changed only by `step`; its memory never moves.
+    #[must_use]
+    pub fn block_tables(&self, group: usize) -> Option<&[i32]> {
+        self.tables.group(group)
+    }
+
+    /// Entries in one row of [`block_tables`](Self::block_tables).
+    #[must_use]
+    pub const fn table_width(&self) -> usize {
+        self.tables.width()
+    }
+
+    /// Rows: the most sequences that run at once.
+    #[must_use]
+    pub const fn max_num_seqs(&self) -> usize {
+        self.state.limits.max_num_seqs
+    }
+
+    /// Exact numbers.
+    #[must_use]
+    pub fn stats(&self) -> SchedulerStats {
+        let State {
+            cache,
+            counters,
+            queue,
+            rows,
+            requests,
+            out,
+            ..
+        } = &self.state;
+        let running = rows.iter().filter(|(_, runner)| !runner.ended).count();
+        SchedulerStats {
+            prefix_queries: counters.prefix_queries,
+            prefix_hits: counters.prefix_hits,
+            waiting: queue.len() as u64,
+            running: running as u64,
+            requests: requests.len() as u64,
+            steps: counters.plans,
+            plans_out: out.len() as u64,
+            scheduled_tokens: counters.scheduled_tokens,
+            preemptions: counters.preemptions,
+            recomputed_tokens: counters.recomputed_tokens,
+            resumed_queries: counters.resumed_queries,
+            resumed_hits: counters.resumed_hits,
+            finished: counters.finished,
+            ..SchedulerStats::of(cache)
+        }
+    }
+
+    /// Checks every law on the whole state and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] with the number of the broken law.
+    pub fn audit(&self) -> Result<(), StateError> {
+        check::check(&self.state, &self.tables)
+    }
+
+    /// A picture of the blocks and of the rows that hold them.
+    #[must_use]
+    pub fn draw(&self) -> String {
+        let State {
+            cache,
+            rows,
+            sequences,
+            ..
+        } = &self.state;
+        let tables = rows
+            .iter()
+            .map(|(_, runner)| (&sequences.live(runner.seq).table, runner.computed as usize));
+        draw::draw(cache, tables)
+    }
+
+    fn end(&mut self, handle: Handle, reason: Reason) -> Result<(), Error> {
+        for seq in self.state.members(handle)? {
+            self.state.end(seq, reason);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
+    fn check_request(&self, request: &Request) -> Result<(), RequestError> {
+        let limits = &self.state.limits;
+        let len = request.prompt.len();
+        if len == 0 {
+            return Err(RequestError::new("prompt", "it is empty"));
+        }
+        tokens::check("prompt", &request.prompt)?;
+        if len >= limits.max_model_len {
+            let text = format!(
+                "{len} tokens leave no room for an output below max_model_len = {}",
+                limits.max_model_len
+            );
+            return Err(RequestError::beyond(
+                "prompt",
+                text,
+                limits.max_model_len as f64 - 1.0,
+                (len + 1 - limits.max_model_len) as f64,
+            ));
+        }
+        let (blocks, usable) = (
+            blocks_for(len, self.block_size()),
+            self.state.cache.num_blocks(),
+        );
+        if blocks > usable {
+            let text = format!("{len} tokens need {blocks} blocks, and {usable} are all there are");
+            return Err(RequestError::beyond(
+                "prompt",
+                text,
+                usable as f64,
+                (blocks - usable) as f64,
+            ));
+        }
+        if request.min_tokens > request.max_tokens {
+            let (min, max) = (request.min_tokens, request.max_tokens);
+            let text = format!("{min} is more than max_tokens = {max}");
+            return Err(RequestError::beyond(
+                "min_tokens",
+                text,
+                max as f64,
+                (min - max) as f64,
+            ));
+        }
+        tokens::check("stop_token_ids", &request.stop_token_ids)?;
+        for (name, time) in [("deadline", request.deadline), ("arrival", request.arrival)] {
+            if time.is_some_and(|time| !time.is_finite()) {
+                return Err(RequestError::new(
+                    name,
+                    "it is not a finite number of seconds",
+                ));
+            }
+        }
+        refuse_later(request, limits.max_num_seqs)
+    }
+}
+
+fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
+    if request.n == 0 || request.n > max_num_seqs {
+        return Err(RequestError::new(
+            "n",
+            format!(
+                "{} is not in 1 ..= max_num_seqs = {max_num_seqs}",
+                request.n
+            ),
+        ));
+    }
+    if request.n != 1 {
+        return Err(RequestError::new(
+            "n",
+            format!("{} sequences: more than one comes later", request.n),
+        ));
+    }
+    if request.key.is_some() {
+        return Err(RequestError::new(
+            "key",
+            "class keys of the caller's come later",
+        ));
+    }
+    if !request.ready {
+        return Err(RequestError::new(
+            "ready",
+            "requests that wait for set_ready come later",
+        ));
+    }
+    Ok(())
+}
+
+impl SchedulerStats {
+    fn of(cache: &Cache) -> Self {
+        let stats = CacheStats::of(cache);
+        Self {
+            num_blocks: stats.num_blocks,
+            usable: stats.usable,
+            blank: stats.blank,
+            cached: stats.cached,
+            held: stats.held,
+            fenced: stats.fenced,
+            available: stats.available,
+            guarded: stats.guarded,
+            published_blocks: stats.published_blocks,
+            merged_blocks: stats.merged_blocks,
+            evicted_blocks: stats.evicted_blocks,
+            copies: stats.copies,
+            hash_collisions: stats.hash_collisions,
+            ..Self::default()
+        }
+    }
+}
