@@ -14,5 +14,5 @@
 mod cache;
 #[path = "errors/config.rs"]
 mod config;
-//SCHED #[path = "errors/scheduler.rs"]
-//SCHED mod scheduler;
+#[path = "errors/scheduler.rs"]
+mod scheduler;

@@ -16,7 +16,7 @@ fn config() -> SchedulerConfig {
 }
 
 fn refused_field(config: SchedulerConfig) -> (&'static str, String) {
-    match Scheduler::new(config) {
+    match Scheduler::new(&config) {
         Err(Error::Config(error)) => (error.field, error.range),
         Err(error) => panic!("another error: {error}"),
         Ok(_) => panic!("accepted"),
@@ -88,7 +88,7 @@ fn add(sched: &mut Scheduler, prompt: &[i32], max_tokens: usize) -> (RequestId, 
 }
 
 fn busy() -> Busy {
-    let mut sched = Scheduler::new(config()).unwrap();
+    let mut sched = Scheduler::new(&config()).unwrap();
     let mut plan = StepPlan::default();
     let mut outcome = Outcome::default();
     let gone = add(&mut sched, &[9, 9], 1);
@@ -171,6 +171,11 @@ fn test_add_refuses_by_name() {
         ("prompt", Request::new(vec![1; 16], 1)),
         ("prompt", Request::new(vec![1; 13], 1)),
         ("prompt", Request::new(vec![1, -1], 1)),
+        ("n", Request { n: 2, ..good() }),
+        ("n", Request { n: 3, ..good() }),
+        ("n", Request { n: 0, ..good() }),
+        ("ready", Request { ready: false, ..good() }),
+        ("key", Request { key: Some(0.0), ..good() }),
         ("min_tokens", Request { min_tokens: 5, ..good() }),
         ("stop_token_ids", Request { stop_token_ids: vec![0, -7], ..good() }),
         ("arrival", Request { arrival: Some(f64::NAN), ..good() }),
@@ -194,10 +199,10 @@ fn test_a_prompt_too_long_says_by_how_much() {
 
 #[test]
 fn test_the_longest_prompts_that_fit_are_accepted() {
-    let mut sched = Scheduler::new(config()).unwrap();
+    let mut sched = Scheduler::new(&config()).unwrap();
     assert!(sched.add(Request::new(vec![1; 12], usize::MAX)).is_ok());
     let short = SchedulerConfig { max_model_len: 5, ..config() };
-    let mut sched = Scheduler::new(short).unwrap();
+    let mut sched = Scheduler::new(&short).unwrap();
     assert!(sched.add(Request::new(vec![1; 4], 0)).is_ok());
     assert!(sched.add(Request::new(vec![1; 5], 0)).is_err());
 }
@@ -238,7 +243,7 @@ fn test_commits_of_other_plans_are_refused() {
     let number = state.number;
     commit(&mut state, number, &[1]).unwrap();
     assert_state_error(&commit(&mut state, number, &[1]).unwrap_err());
-    let mut fresh = Scheduler::new(config()).unwrap();
+    let mut fresh = Scheduler::new(&config()).unwrap();
     assert_state_error(&fresh.commit(0, &[], None, &mut Outcome::default()).unwrap_err());
 }
 
@@ -296,7 +301,7 @@ fn test_ending_what_has_ended_does_nothing() {
 
 #[test]
 fn test_tokens_stay_readable_until_the_step_after_the_report() {
-    let mut sched = Scheduler::new(config()).unwrap();
+    let mut sched = Scheduler::new(&config()).unwrap();
     let mut plan = StepPlan::default();
     let mut outcome = Outcome::default();
     let (request, seq) = add(&mut sched, &[1, 2], 1);
