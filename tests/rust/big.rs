@@ -14,7 +14,7 @@ use octavo_core::{CacheConfig, Error, Identity, KvCache, Room};
 #[test]
 fn test_a_million_blocks_have_ids_in_order() {
     let config = CacheConfig { block_size: 1, ..CacheConfig::new(1_000_000) };
-    let mut cache = KvCache::new(config).unwrap();
+    let mut cache = KvCache::new(&config).unwrap();
     let seq = cache.open(&[], &Identity::default()).unwrap();
     assert_eq!(cache.reserve(seq, 1_000_000).unwrap(), Room::Granted);
     let table = cache.table(seq).unwrap();
@@ -37,7 +37,7 @@ fn test_a_million_blocks_have_ids_in_order() {
 #[test]
 fn test_many_large_pools_are_made_without_touching_each_block() {
     for _ in 0..200 {
-        let mut cache = KvCache::new(CacheConfig::new(1_000_000)).unwrap();
+        let mut cache = KvCache::new(&CacheConfig::new(1_000_000)).unwrap();
         let seq = cache.open(&[1], &Identity::default()).unwrap();
         assert_eq!(cache.reserve(seq, 1).unwrap(), Room::Granted);
         assert_eq!(cache.table(seq).unwrap()[0].get(), 0);
@@ -47,7 +47,7 @@ fn test_many_large_pools_are_made_without_touching_each_block() {
 #[test]
 fn test_the_largest_pool_is_accepted_or_refused_by_name() {
     let largest = i64::from(i32::MAX);
-    match KvCache::new(CacheConfig { block_size: 256, ..CacheConfig::new(largest) }) {
+    match KvCache::new(&CacheConfig { block_size: 256, ..CacheConfig::new(largest) }) {
         Ok(mut cache) => {
             assert_eq!(cache.stats().usable, largest.cast_unsigned());
             let seq = cache.open(&[], &Identity::default()).unwrap();

@@ -3,7 +3,7 @@
 use octavo_core::{CacheConfig, ConfigError, Error, KvCache, KvGroup};
 
 fn refused(config: CacheConfig) -> ConfigError {
-    match KvCache::new(config) {
+    match KvCache::new(&config) {
         Err(Error::Config(error)) => error,
         Err(error) => panic!("another error: {error}"),
         Ok(_) => panic!("accepted"),
@@ -37,7 +37,7 @@ fn test_numbers_out_of_range_name_field_value_and_range() {
 fn test_the_ends_of_each_range_are_accepted() {
     for (num_blocks, block_size) in [(1, 1), (1, 256), (5, 16)] {
         let config = CacheConfig { block_size, ..CacheConfig::new(num_blocks) };
-        assert!(KvCache::new(config).is_ok());
+        assert!(KvCache::new(&config).is_ok());
     }
 }
 
