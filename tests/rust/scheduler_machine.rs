@@ -270,8 +270,7 @@ impl Trio {
             stop_token_ids: asked.stop_token_ids.clone(),
             priority: asked.priority,
             arrival: asked.arrival,
-            adapter: asked.adapter,
-            identity: bridge::identity(&given),
+            identity: bridge::identity(&given).with_adapter(asked.adapter),
             use_cache: asked.use_cache,
             ..Request::new(asked.prompt.clone(), asked.max_tokens)
         };
@@ -343,7 +342,7 @@ impl Trio {
         }
         if found.is_ok() {
             assert_eq!(self.core.table_width(), self.model.table_width());
-            assert_eq!(self.core.block_tables(0), self.model.block_tables, "block_tables");
+            assert_eq!(self.core.block_tables(0), Some(self.model.block_tables.as_slice()), "block_tables");
         }
     }
 
@@ -459,7 +458,7 @@ impl Trio {
             ("evicted_blocks", stats.evicted_blocks as usize, model.pool.evicted),
             ("copies", stats.copies as usize, 0),
             ("waiting", stats.waiting as usize, model.num_waiting()),
-            ("running", stats.running as usize, model.num_running()),
+            ("running", stats.running as usize, model.num_unended()),
             ("requests", stats.requests as usize, model.num_alive()),
             ("steps", stats.steps as usize, counters.steps),
             ("scheduled_tokens", stats.scheduled_tokens as usize, counters.scheduled_tokens),

@@ -148,10 +148,15 @@ impl CacheModel {
     }
 
     pub fn can_reserve(&self, seq: usize, num_tokens: usize) -> Result<bool, Fault> {
-        Ok(self.wanted(seq, num_tokens)?.is_none_or(|wanted| {
-            let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
-            needed <= self.pool.available()
-        }))
+        self.sequence(seq)?;
+        Ok(match self.wanted(seq, num_tokens) {
+            Ok(None) => true,
+            Ok(Some(wanted)) => {
+                let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
+                needed <= self.pool.available()
+            }
+            Err(_) => false,
+        })
     }
 
     fn wanted(&self, seq: usize, num_tokens: usize) -> Result<Option<Wanted>, Fault> {

@@ -254,8 +254,14 @@ impl SchedulerModel {
         self.requests.iter().filter(|request| request.end.is_none() && request.row.is_none()).count()
     }
 
+    /// Rows in use, whether or not their sequences have ended.
     pub fn num_running(&self) -> usize {
         self.rows.iter().flatten().count()
+    }
+
+    /// Rows of sequences that have not ended.
+    pub fn num_unended(&self) -> usize {
+        self.rows.iter().flatten().filter(|&&row| self.requests[row].end.is_none()).count()
     }
 
     pub fn num_alive(&self) -> usize {
