@@ -17,9 +17,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use octavo_core::Identity;
-use support::{
-    BLOCK_SIZE, computed, draw, full_cache, mixed_cache, reserved, timed, tokens, total,
-};
+use support::{BLOCK_SIZE, computed, draw, full_cache, mixed_cache, reserved, timed, tokens, total};
 
 /// Blocks that one iteration handles: a prompt of 4,096 tokens.
 const BLOCKS: usize = 256;
@@ -68,8 +66,7 @@ fn match_prefix(criterion: &mut Criterion) {
     for num_blocks in [10_000, 100_000, 1_000_000] {
         let (cache, seeds) = full_cache(num_blocks, BLOCKS);
         // One token more than the blocks, so that all of them may be hit.
-        let prompts: Vec<Vec<i32>> =
-            seeds.iter().map(|&seed| tokens(seed, BLOCKS * BLOCK_SIZE + 1)).collect();
+        let prompts: Vec<Vec<i32>> = seeds.iter().map(|&seed| tokens(seed, BLOCKS * BLOCK_SIZE + 1)).collect();
         let mut turn = 0;
         group.bench_function(format!("4096_tokens_{num_blocks}"), |bencher| {
             bencher.iter(|| {

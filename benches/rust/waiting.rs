@@ -54,20 +54,14 @@ impl Queue {
     /// A prompt of one token, so that the queue and not the prompt is measured.
     fn add(&mut self, max_tokens: usize) -> RequestId {
         self.added += 1;
-        let arrival = Some(if self.added == 1 {
-            -1.0
-        } else {
-            (support::draw(9, self.added) % 1_000_000) as f64
-        });
+        let arrival = Some(if self.added == 1 { -1.0 } else { (support::draw(9, self.added) % 1_000_000) as f64 });
         let request = Request { arrival, ..Request::new(vec![1], max_tokens) };
         self.sched.add(request).expect("it fits")
     }
 
     fn round(&mut self) {
         assert!(self.sched.step(0.0, &mut self.plan).expect("time stands still"));
-        self.sched
-            .commit(self.plan.number(), &[1], None, &mut self.outcome)
-            .expect("the plan is out");
+        self.sched.commit(self.plan.number(), &[1], None, &mut self.outcome).expect("the plan is out");
     }
 
     fn leave(&mut self, requests: &[RequestId], order: &[usize]) {
@@ -88,8 +82,7 @@ fn waiting(criterion: &mut Criterion) {
         group.bench_function(format!("add_{waiting}"), |bencher| {
             bencher.iter_custom(|iterations| {
                 total(iterations, || {
-                    let (took, requests) =
-                        timed(|| (0..BATCH).map(|_| queue.add(1)).collect::<Vec<_>>());
+                    let (took, requests) = timed(|| (0..BATCH).map(|_| queue.add(1)).collect::<Vec<_>>());
                     queue.leave(&requests, &order);
                     took
                 })

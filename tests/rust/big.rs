@@ -21,10 +21,7 @@ fn test_a_million_blocks_have_ids_in_order() {
     assert!(table.iter().enumerate().all(|(index, block)| block.get() == index as i32));
     let slots = cache.slots(&[seq], &[999_990], &[10]).unwrap();
     assert_eq!(slots, (999_990..1_000_000).collect::<Vec<i64>>());
-    assert_eq!(
-        cache.reserve(seq, 1_000_001).unwrap(),
-        Room::Short { needed: 1, available: 0 }
-    );
+    assert_eq!(cache.reserve(seq, 1_000_001).unwrap(), Room::Short { needed: 1, available: 0 });
     cache.close(seq).unwrap();
     assert_eq!(cache.stats().blank, 1_000_000);
     let again = cache.open(&[], &Identity::default()).unwrap();

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use octavo_core::{
-    CacheConfig, Identity, KvCache, Outcome, Request, Room, Scheduler, SchedulerConfig, SequenceId,
-    StepPlan,
+    CacheConfig, Identity, KvCache, Outcome, Request, Room, Scheduler, SchedulerConfig, SequenceId, StepPlan,
 };
 
 /// Token ids are drawn from 0 .. VOCABULARY.
@@ -114,10 +113,7 @@ impl Engine {
     pub fn new(rows: usize, fill: Fill, waiting: usize) -> Self {
         let num_blocks = rows * (PROMPT + STEPS + 64).div_ceil(BLOCK_SIZE);
         let config = SchedulerConfig {
-            cache: CacheConfig {
-                block_size: BLOCK_SIZE as i64,
-                ..CacheConfig::new(num_blocks as i64)
-            },
+            cache: CacheConfig { block_size: BLOCK_SIZE as i64, ..CacheConfig::new(num_blocks as i64) },
             max_num_seqs: rows as i64,
             max_num_batched_tokens: 65_536,
             max_model_len: 4_096,
@@ -150,9 +146,7 @@ impl Engine {
         let is_planned = self.sched.step(0.0, &mut self.plan).expect("time stands still");
         assert!(is_planned);
         let sampled = &self.sampled[..self.plan.sample_seqs().len()];
-        self.sched
-            .commit(self.plan.number(), sampled, None, &mut self.outcome)
-            .expect("the plan is out");
+        self.sched.commit(self.plan.number(), sampled, None, &mut self.outcome).expect("the plan is out");
     }
 
     /// Times `steps` rounds; sequences are replaced outside the clock.
@@ -184,9 +178,7 @@ impl Engine {
     fn add(&mut self, len: usize, max_tokens: usize, use_cache: bool) {
         self.next_seed += 1;
         let prompt = tokens(self.next_seed, len);
-        self.sched
-            .add(Request { use_cache, ..Request::new(prompt, max_tokens) })
-            .expect("it fits");
+        self.sched.add(Request { use_cache, ..Request::new(prompt, max_tokens) }).expect("it fits");
     }
 
     /// Uses every block once without publishing it, and frees them in mixed order.

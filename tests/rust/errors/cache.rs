@@ -1,8 +1,6 @@
 //! Refusals of the allocator's calls.
 
-use octavo_core::{
-    CacheConfig, Error, ExtraKey, Identity, KvCache, RequestError, Room, SequenceId, StateError,
-};
+use octavo_core::{CacheConfig, Error, ExtraKey, Identity, KvCache, RequestError, Room, SequenceId, StateError};
 
 /// A cache in a busy state: a shared tail, cached blocks, a copy not taken, a step open.
 struct Busy {
@@ -235,8 +233,7 @@ fn test_steps_end_once_and_oldest_first() {
 
 #[test]
 fn test_malformed_extra_keys_are_refused() {
-    for (start, end, kind) in [(2, Some(2), "k"), (3, Some(1), "k"), (0, Some(0), "k"), (0, None, "")]
-    {
+    for (start, end, kind) in [(2, Some(2), "k"), (3, Some(1), "k"), (0, Some(0), "k"), (0, None, "")] {
         let error = ExtraKey::new(start, end, kind, b"v").unwrap_err();
         assert!(error.argument.starts_with("extra_keys"), "{error}");
     }

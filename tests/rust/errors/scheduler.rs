@@ -1,8 +1,8 @@
 //! Refusals of the scheduler: its configuration and its calls.
 
 use octavo_core::{
-    Batching, CacheConfig, Error, Outcome, Policy, Preemption, Request, RequestError, RequestId,
-    Reserve, Scheduler, SchedulerConfig, SequenceId, StepPlan, Victim,
+    Batching, CacheConfig, Error, Outcome, Policy, Preemption, Request, RequestError, RequestId, Reserve, Scheduler,
+    SchedulerConfig, SequenceId, StepPlan, Victim,
 };
 
 fn config() -> SchedulerConfig {
@@ -250,9 +250,7 @@ fn test_commits_of_other_plans_are_refused() {
 #[test]
 fn test_commits_with_wrong_arrays_are_refused() {
     let commit = |tokens: &'static [i32], counts: Option<&'static [i32]>| {
-        request_error(refused(move |state| {
-            state.sched.commit(state.number, tokens, counts, &mut Outcome::default())
-        }))
+        request_error(refused(move |state| state.sched.commit(state.number, tokens, counts, &mut Outcome::default())))
     };
     assert!(commit(&[], None).argument.starts_with("tokens"));
     assert!(commit(&[1, 2], None).argument.starts_with("tokens"));

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use octavo_core::{
-    CacheConfig, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, StepPlan,
-};
+use octavo_core::{CacheConfig, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, StepPlan};
 
 fn config(num_blocks: i64, block_size: i64) -> SchedulerConfig {
     SchedulerConfig {
@@ -88,8 +86,7 @@ fn test_l4_equal_prompts_of_one_step_share_nothing_until_its_commit() {
 
 #[test]
 fn test_l4_a_chunk_is_found_as_soon_as_it_is_committed() {
-    let mut engine =
-        Engine::new(SchedulerConfig { max_num_batched_tokens: 2, ..config(8, 2) });
+    let mut engine = Engine::new(SchedulerConfig { max_num_batched_tokens: 2, ..config(8, 2) });
     let public = octavo_core::Identity::default();
     engine.add(&[1, 2, 3, 4, 5], 1);
     let probe = [1, 2, 3, 4, 0];
@@ -119,12 +116,8 @@ fn test_l5_a_request_without_cache_neither_hits_nor_publishes() {
 
 #[test]
 fn test_l8_the_changes_of_all_plans_give_every_running_table() {
-    let mut engine = Engine::new(SchedulerConfig {
-        max_num_seqs: 3,
-        max_num_batched_tokens: 5,
-        max_model_len: 14,
-        ..config(7, 2)
-    });
+    let mut engine =
+        Engine::new(SchedulerConfig { max_num_seqs: 3, max_num_batched_tokens: 5, max_model_len: 14, ..config(7, 2) });
     for length in 1..9 {
         let prompt: Vec<i32> = (0..length).map(|at| at % 2).collect();
         engine.add(&prompt, 5);
@@ -169,12 +162,8 @@ fn test_l8_a_block_granted_to_a_row_that_is_withdrawn_is_not_announced() {
 
 #[test]
 fn test_l10_budget_rows_and_length_are_never_passed() {
-    let mut engine = Engine::new(SchedulerConfig {
-        max_num_seqs: 2,
-        max_num_batched_tokens: 3,
-        max_model_len: 9,
-        ..config(32, 2)
-    });
+    let mut engine =
+        Engine::new(SchedulerConfig { max_num_seqs: 2, max_num_batched_tokens: 3, max_model_len: 9, ..config(32, 2) });
     for length in 1..8 {
         engine.add(&vec![1; length], 100);
     }
@@ -212,8 +201,7 @@ fn test_l11_the_last_one_that_cannot_grow_ends_with_capacity() {
 
 #[test]
 fn test_l11_a_request_that_fits_alone_ends_whatever_runs_beside_it() {
-    let mut engine =
-        Engine::new(SchedulerConfig { max_num_batched_tokens: 4, ..config(4, 2) });
+    let mut engine = Engine::new(SchedulerConfig { max_num_batched_tokens: 4, ..config(4, 2) });
     let requests: Vec<RequestId> = (0..5).map(|at| engine.add(&[at, 1, 2], 4)).collect();
     let mut reasons = Vec::new();
     let mut rounds = 0;
@@ -263,12 +251,7 @@ fn test_l13_the_same_calls_give_the_same_bytes() {
     let run = |hash_seed: u64, hash_bits: i64, is_fresh: bool| {
         let base = config(9, 2);
         let cache = CacheConfig { hash_seed, hash_bits, ..base.cache };
-        let mut engine = Engine::new(SchedulerConfig {
-            cache,
-            max_num_batched_tokens: 6,
-            max_num_seqs: 3,
-            ..base
-        });
+        let mut engine = Engine::new(SchedulerConfig { cache, max_num_batched_tokens: 6, max_num_seqs: 3, ..base });
         for length in 1..9 {
             let prompt: Vec<i32> = (0..length).map(|at| at % 2).collect();
             engine.add(&prompt, 6);
