@@ -10,6 +10,7 @@ from octavo.errors import (
     RequestError,
     StaleHandleError,
     StateError,
+    TraceError,
     UnknownHandleError,
 )
 from octavo.types import Reason
@@ -28,6 +29,7 @@ __all__ = [
     "SchedulerConfig",
     "StaleHandleError",
     "StateError",
+    "TraceError",
     "UnknownHandleError",
     "__version__",
 ]

@@ -164,7 +164,8 @@ fn from_range(range: &Bound<'_, PyRange>, argument: &str) -> Outcome<Vec<i64>> {
         return Err(Failure::request(argument, format!("has {length} elements, 2147483647 at most")));
     }
     let (start, stop, step) = (start as i64, stop as i64, step as i64);
-    let next = |&value: &i64| value.checked_add(step).filter(|&value| if step > 0 { value < stop } else { value > stop });
+    let next =
+        |&value: &i64| value.checked_add(step).filter(|&value| if step > 0 { value < stop } else { value > stop });
     Ok(std::iter::successors((length > 0).then_some(start), next).collect())
 }
 

@@ -67,10 +67,7 @@ impl<'py> Options<'py> {
     }
 
     /// The options of a `Scheduler`: its keyword arguments, or the fields of a `SchedulerConfig`.
-    pub(crate) fn of_scheduler(
-        num_blocks: &Bound<'py, PyAny>,
-        options: Option<&Bound<'py, PyDict>>,
-    ) -> Outcome<Self> {
+    pub(crate) fn of_scheduler(num_blocks: &Bound<'py, PyAny>, options: Option<&Bound<'py, PyDict>>) -> Outcome<Self> {
         let known = |name: &str| (CACHE_FIELDS.contains(&name) && name != "groups") || SCHEDULER_FIELDS.contains(&name);
         let given = copy(num_blocks.py(), options)?;
         refuse_unknown(&given, "Scheduler", known)?;
@@ -79,7 +76,9 @@ impl<'py> Options<'py> {
             return Ok(Self(given));
         }
         if given.iter().any(|(name, _)| name.to_string() != "_hash_bits") {
-            return Err(PyTypeError::new_err("Scheduler() takes a SchedulerConfig or keyword arguments, not both").into());
+            return Err(
+                PyTypeError::new_err("Scheduler() takes a SchedulerConfig or keyword arguments, not both").into()
+            );
         }
         for name in CACHE_FIELDS.iter().chain(&SCHEDULER_FIELDS).chain(&["num_blocks"]) {
             if let Some(value) = num_blocks.getattr_opt(*name)? {

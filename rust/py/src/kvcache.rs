@@ -57,13 +57,9 @@ impl PyKvCache {
                           dedupe=True, reserve_null_block=False, eviction='lru', hash_seed=0, host_blocks=0, \
                           disk_blocks=0, events=False)"
     )]
-    fn new(
-        num_blocks: &Bound<'_, PyAny>,
-        block_size: Given<'_>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> Outcome<Self> {
+    fn new(num_blocks: &Bound<'_, PyAny>, block_size: Given<'_>, options: Option<&Bound<'_, PyDict>>) -> Outcome<Self> {
         let options = Options::of_cache(num_blocks, &block_size, options)?;
-        let cache = KvCache::new(options.cache()?).map_err(|error| options.refusal(error))?;
+        let cache = KvCache::new(&options.cache()?).map_err(|error| options.refusal(error))?;
         Ok(Self { cache: Mutex::new(cache) })
     }
 
@@ -78,13 +74,7 @@ impl PyKvCache {
         signature = (tokens=Given(None), *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens=(), *, salt=b'', extra_keys=())"
     )]
-    fn open(
-        &self,
-        py: Python<'_>,
-        tokens: Given<'_>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<i64> {
+    fn open(&self, py: Python<'_>, tokens: Given<'_>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<i64> {
         let tokens = tokens.read(arrays::Tokens::default(), |tokens| arrays::tokens(tokens, "tokens"))?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.open(&tokens, &identity)?.raw())
@@ -142,12 +132,7 @@ impl PyKvCache {
         signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
     )]
-    fn match_prefix(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<usize> {
+    fn match_prefix(&self, tokens: &Bound<'_, PyAny>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<usize> {
         let py = tokens.py();
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;

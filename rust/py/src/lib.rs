@@ -9,6 +9,7 @@ mod kvcache;
 mod outcome;
 mod plan;
 mod scheduler;
+mod sim;
 mod stats;
 
 use pyo3::pymodule;
@@ -26,6 +27,8 @@ mod _core {
     use crate::plan::PyStepPlan;
     #[pymodule_export]
     use crate::scheduler::PyScheduler;
+    #[pymodule_export]
+    use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
     #[pymodule_export]
     use crate::stats::{CacheStats, SchedulerStats};
 

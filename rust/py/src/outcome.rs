@@ -73,7 +73,12 @@ impl PyOutcome {
 
     fn __repr__(&self) -> String {
         let Self { outcome } = self;
-        format!("Outcome(seqs={}, tokens={}, finished={})", outcome.seqs.len(), outcome.tokens.len(), outcome.finished.len())
+        format!(
+            "Outcome(seqs={}, tokens={}, finished={})",
+            outcome.seqs.len(),
+            outcome.tokens.len(),
+            outcome.finished.len()
+        )
     }
 }
 

@@ -65,7 +65,7 @@ impl PyScheduler {
         let options = Options::of_scheduler(num_blocks, options)?;
         let config = options.scheduler()?;
         let inflight_steps = usize::try_from(config.inflight_steps).unwrap_or(0);
-        let scheduler = Scheduler::new(config).map_err(|error| options.refusal(error))?;
+        let scheduler = Scheduler::new(&config).map_err(|error| options.refusal(error))?;
         let ring = vec![Arc::default(); inflight_steps + 1];
         Ok(Self { state: Mutex::new(State { scheduler, ring }), identity: Arc::default() })
     }
@@ -116,10 +116,7 @@ impl PyScheduler {
             key: key.map(|key| key.extract().unwrap_or(f64::NAN)),
             ready,
             use_cache,
-            ..Request::new(
-                arrays::tokens(prompt, "prompt")?.into_vec(),
-                arrays::count(max_tokens, "max_tokens")?,
-            )
+            ..Request::new(arrays::tokens(prompt, "prompt")?.into_vec(), arrays::count(max_tokens, "max_tokens")?)
         };
         Ok(self.lock(prompt.py())?.scheduler.add(request)?.raw())
     }
