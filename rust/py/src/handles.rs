@@ -26,7 +26,8 @@ pub(crate) fn either(object: &Bound<'_, PyAny>) -> Outcome<Handle> {
 pub(crate) fn sequences(object: &Bound<'_, PyAny>) -> Outcome<Vec<SequenceId>> {
     let raw = arrays::integers(object, "seqs")?;
     let known = |&handle| {
-        SequenceId::from_raw(handle).ok_or(Failure::Core(octavo_core::Error::UnknownHandle { handle }))
+        SequenceId::from_raw(handle)
+            .ok_or(Failure::Core(octavo_core::Error::UnknownHandle { handle }))
     };
     raw.iter().map(known).collect()
 }

@@ -15,7 +15,11 @@ use crate::identity::identity;
 use crate::stats::CacheStats;
 use crate::{arrays, handles};
 
-type Csr<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
+type Csr<'py> = (
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<i32>>,
+    Bound<'py, PyArray1<i32>>,
+);
 
 /// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
 ///
@@ -63,8 +67,10 @@ impl PyKvCache {
         options: Option<&Bound<'_, PyDict>>,
     ) -> Outcome<Self> {
         let options = Options::of_cache(num_blocks, &block_size, options)?;
-        let cache = KvCache::new(options.cache()?).map_err(|error| options.refusal(error))?;
-        Ok(Self { cache: Mutex::new(cache) })
+        let cache = KvCache::new(&options.cache()?).map_err(|error| options.refusal(error))?;
+        Ok(Self {
+            cache: Mutex::new(cache),
+        })
     }
 
     /// Token slots in a block.
@@ -85,7 +91,9 @@ impl PyKvCache {
         salt: Given<'_>,
         extra_keys: Given<'_>,
     ) -> Outcome<i64> {
-        let tokens = tokens.read(arrays::Tokens::default(), |tokens| arrays::tokens(tokens, "tokens"))?;
+        let tokens = tokens.read(arrays::Tokens::default(), |tokens| {
+            arrays::tokens(tokens, "tokens")
+        })?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.open(&tokens, &identity)?.raw())
     }
@@ -98,7 +106,8 @@ impl PyKvCache {
     /// Makes room for `num_tokens` in all; a shared or published tail is copied first.
     fn reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (mut cache, num_tokens) =
+            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         match cache.reserve(id, num_tokens)? {
             Room::Granted => Ok(()),
             Room::Short { needed, available } => Err(Failure::OutOfBlocks { needed, available }),
@@ -108,21 +117,24 @@ impl PyKvCache {
     /// Whether `reserve` would succeed.
     fn can_reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<bool> {
         let id = handles::sequence(seq)?;
-        let (cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (cache, num_tokens) =
+            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         Ok(cache.can_reserve(id, num_tokens)?)
     }
 
     /// These tokens of `seq` were computed and accepted: full blocks are published, equal ones merged.
     fn advance(&self, seq: &Bound<'_, PyAny>, tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, tokens) = self.checked(seq.py(), &[id], arrays::tokens(tokens, "tokens"))?;
+        let (mut cache, tokens) =
+            self.checked(seq.py(), &[id], arrays::tokens(tokens, "tokens"))?;
         Ok(cache.advance(id, &tokens)?)
     }
 
     /// Rolls `seq` back to `num_tokens` computed tokens and frees what is unused.
     fn truncate(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (mut cache, num_tokens) =
+            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         Ok(cache.truncate(id, num_tokens)?)
     }
 
@@ -157,7 +169,11 @@ impl PyKvCache {
     /// The block ids of `seq` in order, int32.
     fn table<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
         let cache = self.lock(seq.py())?;
-        let blocks: Vec<i32> = cache.table(handles::sequence(seq)?)?.iter().map(|block| block.get()).collect();
+        let blocks: Vec<i32> = cache
+            .table(handles::sequence(seq)?)?
+            .iter()
+            .map(|block| block.get())
+            .collect();
         drop(cache);
         Ok(PyArray1::from_vec(seq.py(), blocks))
     }
@@ -167,7 +183,10 @@ impl PyKvCache {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
         let cache = self.lock(py)?;
-        let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
+        let tables = seqs
+            .iter()
+            .map(|&seq| cache.table(seq))
+            .collect::<Result<Vec<_>, _>>()?;
         let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
         let mut flat = vec![0; tables.len() * width];
         for (row, table) in tables.iter().enumerate() {
@@ -187,7 +206,11 @@ impl PyKvCache {
         let csr = cache.csr(&seqs, &lens)?;
         drop(cache);
         let array = |values| PyArray1::from_vec(py, values);
-        Ok((array(csr.indptr), array(csr.indices), array(csr.last_page_len)))
+        Ok((
+            array(csr.indptr),
+            array(csr.indices),
+            array(csr.last_page_len),
+        ))
     }
 
     /// The slots of `lens` tokens of each of `seqs` from `starts` on, int64.
@@ -199,7 +222,8 @@ impl PyKvCache {
     ) -> Outcome<Bound<'py, PyArray1<i64>>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
-        let numbers = arrays::counts(starts, "starts").and_then(|starts| Ok((starts, arrays::counts(lens, "lens")?)));
+        let numbers = arrays::counts(starts, "starts")
+            .and_then(|starts| Ok((starts, arrays::counts(lens, "lens")?)));
         let (cache, (starts, lens)) = self.checked(py, &seqs, numbers)?;
         let slots = cache.slots(&seqs, &starts, &lens)?;
         drop(cache);
@@ -208,7 +232,9 @@ impl PyKvCache {
 
     /// The memory work since the last call.
     fn take_ops(&self, py: Python<'_>) -> Outcome<Ops> {
-        Ok(Ops { ops: self.lock(py)?.take_ops() })
+        Ok(Ops {
+            ops: self.lock(py)?.take_ops(),
+        })
     }
 
     /// Opens a step in flight: what is freed until it ends is not reused before that.
@@ -251,7 +277,10 @@ pub(crate) struct Ops {
 }
 
 #[pymethods]
-#[allow(unsafe_code, reason = "views over the vectors, which a frozen object never changes")]
+#[allow(
+    unsafe_code,
+    reason = "views over the vectors, which a frozen object never changes"
+)]
 impl Ops {
     /// int32[n, 3]: source, target, and how many of the first tokens are copied.
     #[getter]
@@ -270,6 +299,10 @@ impl Ops {
     }
 
     fn __repr__(&self) -> String {
-        format!("Ops(copies={}, zero={})", self.ops.copies.len(), self.ops.zero.len())
+        format!(
+            "Ops(copies={}, zero={})",
+            self.ops.copies.len(),
+            self.ops.zero.len()
+        )
     }
 }

@@ -20,14 +20,22 @@ impl PyOutcome {
 
     fn tokens_of(&self, i: usize) -> Option<(i64, Vec<i32>)> {
         let seq = self.outcome.seqs.get(i)?;
-        let bound = |i: usize| self.outcome.indptr.get(i).and_then(|&at| usize::try_from(at).ok());
+        let bound = |i: usize| {
+            self.outcome
+                .indptr
+                .get(i)
+                .and_then(|&at| usize::try_from(at).ok())
+        };
         let tokens = self.outcome.tokens.get(bound(i)?..bound(i + 1)?)?;
         Some((seq.raw(), tokens.to_vec()))
     }
 }
 
 #[pymethods]
-#[allow(unsafe_code, reason = "views over the vectors, which a frozen object never changes")]
+#[allow(
+    unsafe_code,
+    reason = "views over the vectors, which a frozen object never changes"
+)]
 impl PyOutcome {
     /// int64[M]: whose tokens were accepted, in plan order.
     #[getter]
@@ -54,13 +62,23 @@ impl PyOutcome {
     /// int64[F]: who ended, in the order in which they did.
     #[getter]
     fn finished<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_vec(py, self.outcome.finished.iter().map(|seq| seq.raw()).collect())
+        PyArray1::from_vec(
+            py,
+            self.outcome.finished.iter().map(|seq| seq.raw()).collect(),
+        )
     }
 
     /// uint8[F]: why, as `octavo.Reason`.
     #[getter]
     fn reasons<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
-        PyArray1::from_vec(py, self.outcome.reasons.iter().map(|&reason| reason as u8).collect())
+        PyArray1::from_vec(
+            py,
+            self.outcome
+                .reasons
+                .iter()
+                .map(|&reason| reason as u8)
+                .collect(),
+        )
     }
 
     fn __len__(&self) -> usize {
@@ -68,12 +86,20 @@ impl PyOutcome {
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> OutcomeIterator {
-        OutcomeIterator { outcome: slf.unbind(), next: AtomicUsize::new(0) }
+        OutcomeIterator {
+            outcome: slf.unbind(),
+            next: AtomicUsize::new(0),
+        }
     }
 
     fn __repr__(&self) -> String {
         let Self { outcome } = self;
-        format!("Outcome(seqs={}, tokens={}, finished={})", outcome.seqs.len(), outcome.tokens.len(), outcome.finished.len())
+        format!(
+            "Outcome(seqs={}, tokens={}, finished={})",
+            outcome.seqs.len(),
+            outcome.tokens.len(),
+            outcome.finished.len()
+        )
     }
 }
 
@@ -91,6 +117,8 @@ impl OutcomeIterator {
     }
 
     fn __next__(&self) -> Option<(i64, Vec<i32>)> {
-        self.outcome.get().tokens_of(self.next.fetch_add(1, Ordering::Relaxed))
+        self.outcome
+            .get()
+            .tokens_of(self.next.fetch_add(1, Ordering::Relaxed))
     }
 }

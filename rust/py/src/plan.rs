@@ -25,7 +25,11 @@ pub(crate) struct Identity;
 
 impl PyStepPlan {
     pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Arc<Identity>) -> Self {
-        Self { plan, scheduler, committed: AtomicBool::new(false) }
+        Self {
+            plan,
+            scheduler,
+            committed: AtomicBool::new(false),
+        }
     }
 
     /// Refuses a plan of another scheduler, and one that was committed.
@@ -54,10 +58,20 @@ impl PyStepPlan {
 fn section<'py>(slf: &Bound<'py, PyStepPlan>, name: &str) -> Outcome<Bound<'py, PyAny>> {
     let this = slf.get();
     this.check_uncommitted()?;
-    let found = this.plan.layout().iter().find(|section| section.name == name);
-    let Some(section) = found else { return Err(Failure::State("the plan has no such array")) };
-    let shape = &section.shape[..section.ndim];
-    let data = this.plan.bytes().get(section.offset..).map_or(std::ptr::null(), <[u8]>::as_ptr);
+    let Some(section) = this.plan.section(name) else {
+        return Err(Failure::State("the plan has no such array"));
+    };
+    let shape = [section.len, section.width.unwrap_or(1)];
+    let shape = if section.width.is_some() {
+        &shape[..]
+    } else {
+        &shape[..1]
+    };
+    let data = this
+        .plan
+        .bytes()
+        .get(section.offset..)
+        .map_or(std::ptr::null(), <[u8]>::as_ptr);
     // SAFETY: the section lies in the buffer, aligned for its type, as the core lays it out. The buffer belongs to the
     // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`).
     let view = unsafe {
@@ -108,12 +122,13 @@ macro_rules! plan_methods {
             fn layout<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyDict>> {
                 self.check_uncommitted()?;
                 let layout = PyDict::new(py);
-                for Section { name, dtype, offset, shape, ndim } in self.plan.layout() {
+                for Section { name, dtype, offset, len, width } in self.plan.layout() {
                     let dtype = match dtype {
                         Dtype::I32 => "int32",
                         Dtype::I64 => "int64",
                     };
-                    layout.set_item(name, (dtype, offset, PyTuple::new(py, &shape[..*ndim])?))?;
+                    let shape = PyTuple::new(py, std::iter::once(*len).chain(*width).collect::<Vec<_>>())?;
+                    layout.set_item(name, (dtype, offset, shape))?;
                 }
                 Ok(layout)
             }
