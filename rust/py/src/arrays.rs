@@ -8,13 +8,10 @@ use std::ops::Deref;
 
 use numpy::npyffi::{self, NpyTypes, PY_ARRAY_API};
 use numpy::{
-    Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray,
-    PyUntypedArrayMethods,
+    Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyList, PyRange, PyRangeMethods, PyString, PyTuple,
-};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyList, PyRange, PyRangeMethods, PyString, PyTuple};
 
 use crate::errors::{Failure, Outcome};
 
@@ -23,11 +20,7 @@ pub(crate) struct Given<'py>(pub(crate) Option<Bound<'py, PyAny>>);
 
 impl<'py> Given<'py> {
     /// What `read` makes of the argument, or `default`.
-    pub(crate) fn read<T>(
-        &self,
-        default: T,
-        read: impl Fn(&Bound<'py, PyAny>) -> Outcome<T>,
-    ) -> Outcome<T> {
+    pub(crate) fn read<T>(&self, default: T, read: impl Fn(&Bound<'py, PyAny>) -> Outcome<T>) -> Outcome<T> {
         self.0.as_ref().map_or(Ok(default), read)
     }
 }
@@ -87,15 +80,9 @@ pub(crate) fn tokens<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome
     }
     let wide = integers(object, argument)?;
     let narrow = |(i, &token): (usize, &i64)| {
-        i32::try_from(token)
-            .map_err(|_| Failure::request(argument, format!("token {i} is {token}, beyond int32")))
+        i32::try_from(token).map_err(|_| Failure::request(argument, format!("token {i} is {token}, beyond int32")))
     };
-    Ok(Tokens::Owned(
-        wide.iter()
-            .enumerate()
-            .map(narrow)
-            .collect::<Outcome<_>>()?,
-    ))
+    Ok(Tokens::Owned(wide.iter().enumerate().map(narrow).collect::<Outcome<_>>()?))
 }
 
 /// Reads integers of 64 bits from the same kinds of objects.
@@ -114,26 +101,15 @@ pub(crate) fn integers(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec
         return Err(not_integers(object, argument));
     }
     let numpy = object.py().import("numpy")?;
-    let array = numpy
-        .call_method1("asarray", (object,))
-        .map_err(|_| not_integers(object, argument))?;
-    from_array(
-        array
-            .cast::<PyUntypedArray>()
-            .map_err(|_| not_integers(object, argument))?,
-        argument,
-    )
+    let array = numpy.call_method1("asarray", (object,)).map_err(|_| not_integers(object, argument))?;
+    from_array(array.cast::<PyUntypedArray>().map_err(|_| not_integers(object, argument))?, argument)
 }
 
 /// One integer of 64 bits; what has no index is a `TypeError`, what is wider a `RequestError`.
 pub(crate) fn integer(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<i64> {
     object.extract::<i64>().map_err(|error| {
         let wide = error.is_instance_of::<pyo3::exceptions::PyOverflowError>(object.py());
-        if wide {
-            Failure::request(argument, "does not fit in 64 bits")
-        } else {
-            error.into()
-        }
+        if wide { Failure::request(argument, "does not fit in 64 bits") } else { error.into() }
     })
 }
 
@@ -145,9 +121,7 @@ pub(crate) fn count(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<usize>
 /// Counts: integers that are not negative.
 pub(crate) fn counts(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<usize>> {
     let wide = integers(object, argument)?;
-    wide.iter()
-        .map(|&value| non_negative(value, argument))
-        .collect()
+    wide.iter().map(|&value| non_negative(value, argument)).collect()
 }
 
 fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
@@ -160,42 +134,24 @@ fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
 }
 
 fn not_integers(object: &Bound<'_, PyAny>, argument: &str) -> Failure {
-    let name = object
-        .get_type()
-        .name()
-        .map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    Failure::request(
-        argument,
-        format!("a {name} is no one-dimensional array of integers"),
-    )
+    let name = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    Failure::request(argument, format!("a {name} is no one-dimensional array of integers"))
 }
 
 fn from_array(array: &Bound<'_, PyUntypedArray>, argument: &str) -> Outcome<Vec<i64>> {
     let dtype = array.dtype();
     if !matches!(dtype.kind(), b'i' | b'u') {
-        return Err(Failure::request(
-            argument,
-            format!("has dtype {dtype}, not integers"),
-        ));
+        return Err(Failure::request(argument, format!("has dtype {dtype}, not integers")));
     }
     if array.ndim() != 1 {
-        return Err(Failure::request(
-            argument,
-            format!("has {} dimensions, not one", array.ndim()),
-        ));
+        return Err(Failure::request(argument, format!("has {} dimensions, not one", array.ndim())));
     }
     // Wider than int64 are only uint64 values beyond it: they turn negative, and are told apart by that.
     let unsigned = dtype.kind() == b'u' && dtype.itemsize() == 8;
-    let wide = array
-        .call_method1("astype", ("int64",))?
-        .cast_into::<PyArray1<i64>>()
-        .map_err(PyErr::from)?;
+    let wide = array.call_method1("astype", ("int64",))?.cast_into::<PyArray1<i64>>().map_err(PyErr::from)?;
     let values = wide.readonly().as_array().to_vec();
     match values.iter().position(|&value| unsigned && value < 0) {
-        Some(i) => Err(Failure::request(
-            argument,
-            format!("item {i} is beyond int64"),
-        )),
+        Some(i) => Err(Failure::request(argument, format!("item {i} is beyond int64"))),
         None => Ok(values),
     }
 }
@@ -216,19 +172,10 @@ fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
     let mut values = Vec::with_capacity(items.len()?);
     for (i, item) in items.try_iter()?.enumerate() {
         let item = item?;
-        let value = if item.is_instance_of::<PyBool>() {
-            None
-        } else {
-            item.extract::<i64>().ok()
-        };
+        let value = if item.is_instance_of::<PyBool>() { None } else { item.extract::<i64>().ok() };
         let Some(value) = value else {
-            let shown = item
-                .repr()
-                .map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-            return Err(Failure::request(
-                argument,
-                format!("item {i} is {shown}, no integer of 64 bits"),
-            ));
+            let shown = item.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+            return Err(Failure::request(argument, format!("item {i} is {shown}, no integer of 64 bits")));
         };
         values.push(value);
     }
@@ -239,14 +186,11 @@ fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
 ///
 /// # Safety
 ///
-/// `values` stays allocated at its address while `owner` lives, and holds `shape`'s product of elements.
-#[allow(
-    unsafe_code,
-    reason = "a view over foreign memory can only be made by hand"
-)]
+/// `values` is aligned for `T`, stays allocated at its address while `owner` lives, and holds as many as `shape` says.
+#[allow(unsafe_code, reason = "a view over foreign memory can only be made by hand")]
 pub(crate) unsafe fn view<'py, T: Element>(
     owner: &Bound<'py, PyAny>,
-    values: *const T,
+    values: *const u8,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();

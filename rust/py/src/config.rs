@@ -3,8 +3,7 @@
 //! The core knows the ranges. Here is only what it cannot see: Python types, and the value as it was given.
 
 use octavo_core::{
-    Batching, CacheConfig, ConfigError, Error, Eviction, KvGroup, Policy, Preemption, Reserve,
-    SchedulerConfig, Victim,
+    Batching, CacheConfig, ConfigError, Error, Eviction, KvGroup, Policy, Preemption, Reserve, SchedulerConfig, Victim,
 };
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -68,33 +67,20 @@ impl<'py> Options<'py> {
     }
 
     /// The options of a `Scheduler`: its keyword arguments, or the fields of a `SchedulerConfig`.
-    pub(crate) fn of_scheduler(
-        num_blocks: &Bound<'py, PyAny>,
-        options: Option<&Bound<'py, PyDict>>,
-    ) -> Outcome<Self> {
-        let known = |name: &str| {
-            (CACHE_FIELDS.contains(&name) && name != "groups") || SCHEDULER_FIELDS.contains(&name)
-        };
+    pub(crate) fn of_scheduler(num_blocks: &Bound<'py, PyAny>, options: Option<&Bound<'py, PyDict>>) -> Outcome<Self> {
+        let known = |name: &str| (CACHE_FIELDS.contains(&name) && name != "groups") || SCHEDULER_FIELDS.contains(&name);
         let given = copy(num_blocks.py(), options)?;
         refuse_unknown(&given, "Scheduler", known)?;
         if num_blocks.getattr_opt("max_num_batched_tokens")?.is_none() {
             given.set_item("num_blocks", num_blocks)?;
             return Ok(Self(given));
         }
-        if given
-            .iter()
-            .any(|(name, _)| name.to_string() != "_hash_bits")
-        {
-            return Err(PyTypeError::new_err(
-                "Scheduler() takes a SchedulerConfig or keyword arguments, not both",
-            )
-            .into());
+        if given.iter().any(|(name, _)| name.to_string() != "_hash_bits") {
+            return Err(
+                PyTypeError::new_err("Scheduler() takes a SchedulerConfig or keyword arguments, not both").into()
+            );
         }
-        for name in CACHE_FIELDS
-            .iter()
-            .chain(&SCHEDULER_FIELDS)
-            .chain(&["num_blocks"])
-        {
+        for name in CACHE_FIELDS.iter().chain(&SCHEDULER_FIELDS).chain(&["num_blocks"]) {
             if let Some(value) = num_blocks.getattr_opt(*name)? {
                 given.set_item(name, value)?;
             }
@@ -129,46 +115,30 @@ impl<'py> Options<'py> {
         Ok(SchedulerConfig {
             cache: self.cache()?,
             max_num_seqs: self.integer("max_num_seqs", default.max_num_seqs)?,
-            max_num_batched_tokens: self
-                .integer("max_num_batched_tokens", default.max_num_batched_tokens)?,
+            max_num_batched_tokens: self.integer("max_num_batched_tokens", default.max_num_batched_tokens)?,
             max_model_len: self.integer("max_model_len", default.max_model_len)?,
             batching: self.name("batching", default.batching, Batching::from_name)?,
             policy: self.name("policy", default.policy, Policy::from_name)?,
             aging: self.real("aging", default.aging)?,
             bypass_limit: self.integer("bypass_limit", default.bypass_limit)?,
-            max_partial_prefills: self
-                .integer("max_partial_prefills", default.max_partial_prefills)?,
-            long_prefill_threshold: self
-                .integer("long_prefill_threshold", default.long_prefill_threshold)?,
+            max_partial_prefills: self.integer("max_partial_prefills", default.max_partial_prefills)?,
+            long_prefill_threshold: self.integer("long_prefill_threshold", default.long_prefill_threshold)?,
             watermark: self.real("watermark", default.watermark)?,
             reserve: self.name("reserve", default.reserve, Reserve::from_name)?,
             preemption: self.name("preemption", default.preemption, Preemption::from_name)?,
             victim: self.name("victim", default.victim, Victim::from_name)?,
             inflight_steps: self.integer("inflight_steps", default.inflight_steps)?,
             num_lookahead: self.integer("num_lookahead", default.num_lookahead)?,
-            max_adapters_per_step: self
-                .integer("max_adapters_per_step", default.max_adapters_per_step)?,
+            max_adapters_per_step: self.integer("max_adapters_per_step", default.max_adapters_per_step)?,
         })
     }
 
     /// The core's refusal, with the value as it was given in place of its text.
     pub(crate) fn refusal(&self, error: Error) -> Failure {
         match error {
-            Error::Config(ConfigError {
-                field,
-                value,
-                range,
-            }) => match self.get(field) {
-                Ok(Some(given)) => Failure::Config {
-                    field,
-                    value: given.unbind(),
-                    range,
-                },
-                Ok(None) | Err(_) => Failure::Core(Error::Config(ConfigError {
-                    field,
-                    value,
-                    range,
-                })),
+            Error::Config(ConfigError { field, value, range }) => match self.get(field) {
+                Ok(Some(given)) => Failure::Config { field, value: given.unbind(), range },
+                Ok(None) | Err(_) => Failure::Core(Error::Config(ConfigError { field, value, range })),
             },
             other => Failure::Core(other),
         }
@@ -183,11 +153,7 @@ impl<'py> Options<'py> {
         let Some(value) = self.get(field)? else {
             return Ok(default);
         };
-        let wrong = || Failure::Config {
-            field,
-            value: value.clone().unbind(),
-            range: "an integer".to_owned(),
-        };
+        let wrong = || Failure::Config { field, value: value.clone().unbind(), range: "an integer".to_owned() };
         if value.is_instance_of::<PyBool>() {
             return Err(wrong());
         }
@@ -204,44 +170,24 @@ impl<'py> Options<'py> {
         let Some(value) = self.get(field)? else {
             return Ok(default);
         };
-        let seed = if value.is_instance_of::<PyBool>() {
-            None
-        } else {
-            value.extract::<u64>().ok()
-        };
-        seed.ok_or_else(|| Failure::Config {
-            field,
-            value: value.unbind(),
-            range: "0 ..= 2^64 - 1".to_owned(),
-        })
+        let seed = if value.is_instance_of::<PyBool>() { None } else { value.extract::<u64>().ok() };
+        seed.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "0 ..= 2^64 - 1".to_owned() })
     }
 
     fn real(&self, field: &'static str, default: f64) -> Outcome<f64> {
         let Some(value) = self.get(field)? else {
             return Ok(default);
         };
-        let real = if value.is_instance_of::<PyBool>() {
-            None
-        } else {
-            value.extract::<f64>().ok()
-        };
-        real.ok_or_else(|| Failure::Config {
-            field,
-            value: value.unbind(),
-            range: "a number".to_owned(),
-        })
+        let real = if value.is_instance_of::<PyBool>() { None } else { value.extract::<f64>().ok() };
+        real.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "a number".to_owned() })
     }
 
     fn flag(&self, field: &'static str, default: bool) -> Outcome<bool> {
         let Some(value) = self.get(field)? else {
             return Ok(default);
         };
-        let flag = value.cast::<PyBool>().ok().map(|flag| flag.is_true());
-        flag.ok_or_else(|| Failure::Config {
-            field,
-            value: value.unbind(),
-            range: "True or False".to_owned(),
-        })
+        let flag = value.cast::<PyBool>().ok().map(PyBoolMethods::is_true);
+        flag.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "True or False".to_owned() })
     }
 
     fn name<T>(
@@ -253,13 +199,9 @@ impl<'py> Options<'py> {
         let Some(value) = self.get(field)? else {
             return Ok(default);
         };
-        let text = value
-            .cast::<PyString>()
-            .ok()
-            .map(|text| text.to_string_lossy().into_owned());
+        let text = value.cast::<PyString>().ok().map(|text| text.to_string_lossy().into_owned());
         // What is no text is refused like a name that does not exist: with the names that do.
-        from_name(text.as_deref().unwrap_or_default())
-            .map_err(|error| self.refusal(Error::Config(error)))
+        from_name(text.as_deref().unwrap_or_default()).map_err(|error| self.refusal(Error::Config(error)))
     }
 
     fn groups(&self) -> Outcome<Option<Vec<KvGroup>>> {
@@ -268,9 +210,7 @@ impl<'py> Options<'py> {
         };
         let read = || -> PyResult<Vec<KvGroup>> {
             let group = |item: PyResult<Bound<'_, PyAny>>| -> PyResult<KvGroup> {
-                Ok(KvGroup {
-                    window: item?.getattr("window")?.extract()?,
-                })
+                Ok(KvGroup { window: item?.getattr("window")?.extract()? })
             };
             value.try_iter()?.take(MAX_GROUPS).map(group).collect()
         };
@@ -291,34 +231,19 @@ impl<'py> Options<'py> {
             return Ok(());
         }
         let range = "empty for now; the rest comes later".to_owned();
-        Err(Failure::Config {
-            field: "tenant_weights",
-            value: value.unbind(),
-            range,
-        })
+        Err(Failure::Config { field: "tenant_weights", value: value.unbind(), range })
     }
 }
 
 /// More groups than this are not read; the core refuses fewer.
 const MAX_GROUPS: usize = 64;
 
-fn copy<'py>(
-    py: Python<'py>,
-    options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    options.map_or_else(|| Ok(PyDict::new(py)), |options| options.copy())
+fn copy<'py>(py: Python<'py>, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
+    options.map_or_else(|| Ok(PyDict::new(py)), PyDictMethods::copy)
 }
 
-fn refuse_unknown(
-    options: &Bound<'_, PyDict>,
-    class: &str,
-    known: impl Fn(&str) -> bool,
-) -> Outcome<()> {
-    match options
-        .iter()
-        .map(|(name, _)| name.to_string())
-        .find(|name| !known(name))
-    {
+fn refuse_unknown(options: &Bound<'_, PyDict>, class: &str, known: impl Fn(&str) -> bool) -> Outcome<()> {
+    match options.iter().map(|(name, _)| name.to_string()).find(|name| !known(name)) {
         None => Ok(()),
         Some(name) => {
             let message = format!("{class}() got an unexpected keyword argument '{name}'");

@@ -15,18 +15,9 @@ pub(crate) enum Failure {
     /// The core is short of blocks: an outcome there, an exception here.
     OutOfBlocks { needed: usize, available: usize },
     /// A setting that the core never sees, or one whose value is better shown as it was given.
-    Config {
-        field: &'static str,
-        value: Py<PyAny>,
-        range: String,
-    },
+    Config { field: &'static str, value: Py<PyAny>, range: String },
     /// An argument that the core never sees.
-    Request {
-        argument: String,
-        message: String,
-        limit: Option<f64>,
-        excess: Option<f64>,
-    },
+    Request { argument: String, message: String, limit: Option<f64>, excess: Option<f64> },
     /// A number that is no handle.
     UnknownHandle(Py<PyAny>),
     /// The call does not fit the state of the binding's own objects.
@@ -40,12 +31,7 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// An argument that is wrong without a limit that it passes.
     pub(crate) fn request(argument: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Request {
-            argument: argument.into(),
-            message: message.into(),
-            limit: None,
-            excess: None,
-        }
+        Self::Request { argument: argument.into(), message: message.into(), limit: None, excess: None }
     }
 }
 
@@ -78,24 +64,13 @@ impl From<Failure> for PyErr {
 fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
     match failure {
         Failure::Core(Error::Config(e)) => CONFIG.with(py, (e.field, e.value, e.range)),
-        Failure::Core(Error::Request(e)) => {
-            REQUEST.with(py, (e.argument, e.reason, e.limit, e.excess))
-        }
+        Failure::Core(Error::Request(e)) => REQUEST.with(py, (e.argument, e.reason, e.limit, e.excess)),
         Failure::Core(Error::UnknownHandle { handle }) => UNKNOWN.with(py, (handle,)),
         Failure::Core(Error::StaleHandle { handle }) => STALE.with(py, (handle,)),
         Failure::Core(Error::State(e)) => STATE.with(py, (e.message, e.law)),
         Failure::OutOfBlocks { needed, available } => OUT_OF_BLOCKS.with(py, (needed, available)),
-        Failure::Config {
-            field,
-            value,
-            range,
-        } => CONFIG.with(py, (field, value, range)),
-        Failure::Request {
-            argument,
-            message,
-            limit,
-            excess,
-        } => REQUEST.with(py, (argument, message, limit, excess)),
+        Failure::Config { field, value, range } => CONFIG.with(py, (field, value, range)),
+        Failure::Request { argument, message, limit, excess } => REQUEST.with(py, (argument, message, limit, excess)),
         Failure::UnknownHandle(handle) => UNKNOWN.with(py, (handle,)),
         Failure::State(message) => STATE.with(py, (message,)),
         Failure::Python(error) => Ok(error),
@@ -110,10 +85,7 @@ struct Class {
 
 impl Class {
     const fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            class: PyOnceLock::new(),
-        }
+        Self { name, class: PyOnceLock::new() }
     }
 
     fn with<'py>(&self, py: Python<'py>, arguments: impl IntoPyObject<'py>) -> PyResult<PyErr> {

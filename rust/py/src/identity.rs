@@ -10,10 +10,7 @@ use crate::errors::{Failure, Outcome};
 /// The identity that `salt` and `extra_keys` give to a prompt; left out, they are empty.
 pub(crate) fn identity(salt: &Given<'_>, extra_keys: &Given<'_>) -> Outcome<Identity> {
     let salt = match salt {
-        Given(Some(salt)) => salt
-            .cast::<PyBytes>()
-            .map_err(|_| Failure::request("salt", "is no bytes"))?
-            .as_bytes(),
+        Given(Some(salt)) => salt.cast::<PyBytes>().map_err(|_| Failure::request("salt", "is no bytes"))?.as_bytes(),
         Given(None) => &[],
     };
     let Given(Some(extra_keys)) = extra_keys else {
@@ -26,9 +23,7 @@ pub(crate) fn identity(salt: &Given<'_>, extra_keys: &Given<'_>) -> Outcome<Iden
     let mut keys = Vec::new();
     for (i, item) in extra_keys.try_iter()?.enumerate() {
         let argument = format!("extra_keys[{i}]");
-        keys.push(
-            extra_key(&item?, &argument).map_err(|message| Failure::request(argument, message))?,
-        );
+        keys.push(extra_key(&item?, &argument).map_err(|message| Failure::request(argument, message))?);
     }
     Ok(Identity::new(salt, keys))
 }
@@ -36,41 +31,20 @@ pub(crate) fn identity(salt: &Given<'_>, extra_keys: &Given<'_>) -> Outcome<Iden
 fn extra_key(item: &Bound<'_, PyAny>, argument: &str) -> Result<ExtraKey, String> {
     let shape = || "is no tuple (start, end or None, kind, value)".to_owned();
     let parts = item.cast::<PyTuple>().map_err(|_| shape())?;
-    let [start, end, kind, value] = parts
-        .iter()
-        .collect::<Vec<_>>()
-        .try_into()
-        .map_err(|_| shape())?;
+    let [start, end, kind, value] = parts.iter().collect::<Vec<_>>().try_into().map_err(|_| shape())?;
     let start = offset(&start, "start")?;
-    let end = if end.is_none() {
-        None
-    } else {
-        Some(offset(&end, "end")?)
-    };
-    let kind = kind
-        .cast::<PyString>()
-        .map_err(|_| "has a kind that is no str")?;
-    let kind = kind
-        .to_str()
-        .map_err(|_| "has a kind that is no Unicode text")?;
-    let value = value
-        .cast::<PyBytes>()
-        .map_err(|_| "has a value that is no bytes")?;
+    let end = if end.is_none() { None } else { Some(offset(&end, "end")?) };
+    let kind = kind.cast::<PyString>().map_err(|_| "has a kind that is no str")?;
+    let kind = kind.to_str().map_err(|_| "has a kind that is no Unicode text")?;
+    let value = value.cast::<PyBytes>().map_err(|_| "has a value that is no bytes")?;
     ExtraKey::new(start, end, kind, value.as_bytes()).map_err(|error| {
-        debug_assert!(
-            argument.starts_with(error.argument.as_ref()),
-            "the core names the same argument"
-        );
+        debug_assert!(argument.starts_with(error.argument.as_ref()), "the core names the same argument");
         error.reason
     })
 }
 
 fn offset(object: &Bound<'_, PyAny>, name: &str) -> Result<u64, String> {
-    let value = if object.is_instance_of::<PyBool>() {
-        None
-    } else {
-        object.extract::<i64>().ok()
-    };
+    let value = if object.is_instance_of::<PyBool>() { None } else { object.extract::<i64>().ok() };
     let value = value.and_then(|value| u64::try_from(value).ok());
     value.ok_or_else(|| format!("has a {name} that is no integer 0 ..= 2^63 - 1"))
 }

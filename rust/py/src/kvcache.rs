@@ -15,11 +15,7 @@ use crate::identity::identity;
 use crate::stats::CacheStats;
 use crate::{arrays, handles};
 
-type Csr<'py> = (
-    Bound<'py, PyArray1<i32>>,
-    Bound<'py, PyArray1<i32>>,
-    Bound<'py, PyArray1<i32>>,
-);
+type Csr<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 
 /// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
 ///
@@ -61,16 +57,10 @@ impl PyKvCache {
                           dedupe=True, reserve_null_block=False, eviction='lru', hash_seed=0, host_blocks=0, \
                           disk_blocks=0, events=False)"
     )]
-    fn new(
-        num_blocks: &Bound<'_, PyAny>,
-        block_size: Given<'_>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> Outcome<Self> {
+    fn new(num_blocks: &Bound<'_, PyAny>, block_size: Given<'_>, options: Option<&Bound<'_, PyDict>>) -> Outcome<Self> {
         let options = Options::of_cache(num_blocks, &block_size, options)?;
         let cache = KvCache::new(&options.cache()?).map_err(|error| options.refusal(error))?;
-        Ok(Self {
-            cache: Mutex::new(cache),
-        })
+        Ok(Self { cache: Mutex::new(cache) })
     }
 
     /// Token slots in a block.
@@ -84,16 +74,8 @@ impl PyKvCache {
         signature = (tokens=Given(None), *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens=(), *, salt=b'', extra_keys=())"
     )]
-    fn open(
-        &self,
-        py: Python<'_>,
-        tokens: Given<'_>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<i64> {
-        let tokens = tokens.read(arrays::Tokens::default(), |tokens| {
-            arrays::tokens(tokens, "tokens")
-        })?;
+    fn open(&self, py: Python<'_>, tokens: Given<'_>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<i64> {
+        let tokens = tokens.read(arrays::Tokens::default(), |tokens| arrays::tokens(tokens, "tokens"))?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.open(&tokens, &identity)?.raw())
     }
@@ -106,8 +88,7 @@ impl PyKvCache {
     /// Makes room for `num_tokens` in all; a shared or published tail is copied first.
     fn reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, num_tokens) =
-            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         match cache.reserve(id, num_tokens)? {
             Room::Granted => Ok(()),
             Room::Short { needed, available } => Err(Failure::OutOfBlocks { needed, available }),
@@ -117,24 +98,21 @@ impl PyKvCache {
     /// Whether `reserve` would succeed.
     fn can_reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<bool> {
         let id = handles::sequence(seq)?;
-        let (cache, num_tokens) =
-            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         Ok(cache.can_reserve(id, num_tokens)?)
     }
 
     /// These tokens of `seq` were computed and accepted: full blocks are published, equal ones merged.
     fn advance(&self, seq: &Bound<'_, PyAny>, tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, tokens) =
-            self.checked(seq.py(), &[id], arrays::tokens(tokens, "tokens"))?;
+        let (mut cache, tokens) = self.checked(seq.py(), &[id], arrays::tokens(tokens, "tokens"))?;
         Ok(cache.advance(id, &tokens)?)
     }
 
     /// Rolls `seq` back to `num_tokens` computed tokens and frees what is unused.
     fn truncate(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
-        let (mut cache, num_tokens) =
-            self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
         Ok(cache.truncate(id, num_tokens)?)
     }
 
@@ -154,12 +132,7 @@ impl PyKvCache {
         signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
     )]
-    fn match_prefix(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<usize> {
+    fn match_prefix(&self, tokens: &Bound<'_, PyAny>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<usize> {
         let py = tokens.py();
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
@@ -169,11 +142,7 @@ impl PyKvCache {
     /// The block ids of `seq` in order, int32.
     fn table<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
         let cache = self.lock(seq.py())?;
-        let blocks: Vec<i32> = cache
-            .table(handles::sequence(seq)?)?
-            .iter()
-            .map(|block| block.get())
-            .collect();
+        let blocks: Vec<i32> = cache.table(handles::sequence(seq)?)?.iter().map(|block| block.get()).collect();
         drop(cache);
         Ok(PyArray1::from_vec(seq.py(), blocks))
     }
@@ -183,10 +152,7 @@ impl PyKvCache {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
         let cache = self.lock(py)?;
-        let tables = seqs
-            .iter()
-            .map(|&seq| cache.table(seq))
-            .collect::<Result<Vec<_>, _>>()?;
+        let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
         let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
         let mut flat = vec![0; tables.len() * width];
         for (row, table) in tables.iter().enumerate() {
@@ -198,7 +164,7 @@ impl PyKvCache {
         Ok(PyArray1::from_vec(py, flat).reshape([seqs.len(), width])?)
     }
 
-    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and last_page_len, int32.
+    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and `last_page_len`, int32.
     fn csr<'py>(&self, seqs: &Bound<'py, PyAny>, lens: &Bound<'py, PyAny>) -> Outcome<Csr<'py>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
@@ -206,11 +172,7 @@ impl PyKvCache {
         let csr = cache.csr(&seqs, &lens)?;
         drop(cache);
         let array = |values| PyArray1::from_vec(py, values);
-        Ok((
-            array(csr.indptr),
-            array(csr.indices),
-            array(csr.last_page_len),
-        ))
+        Ok((array(csr.indptr), array(csr.indices), array(csr.last_page_len)))
     }
 
     /// The slots of `lens` tokens of each of `seqs` from `starts` on, int64.
@@ -222,8 +184,7 @@ impl PyKvCache {
     ) -> Outcome<Bound<'py, PyArray1<i64>>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
-        let numbers = arrays::counts(starts, "starts")
-            .and_then(|starts| Ok((starts, arrays::counts(lens, "lens")?)));
+        let numbers = arrays::counts(starts, "starts").and_then(|starts| Ok((starts, arrays::counts(lens, "lens")?)));
         let (cache, (starts, lens)) = self.checked(py, &seqs, numbers)?;
         let slots = cache.slots(&seqs, &starts, &lens)?;
         drop(cache);
@@ -232,9 +193,7 @@ impl PyKvCache {
 
     /// The memory work since the last call.
     fn take_ops(&self, py: Python<'_>) -> Outcome<Ops> {
-        Ok(Ops {
-            ops: self.lock(py)?.take_ops(),
-        })
+        Ok(Ops { ops: self.lock(py)?.take_ops() })
     }
 
     /// Opens a step in flight: what is freed until it ends is not reused before that.
@@ -277,17 +236,14 @@ pub(crate) struct Ops {
 }
 
 #[pymethods]
-#[allow(
-    unsafe_code,
-    reason = "views over the vectors, which a frozen object never changes"
-)]
+#[allow(unsafe_code, reason = "views over the vectors, which a frozen object never changes")]
 impl Ops {
     /// int32[n, 3]: source, target, and how many of the first tokens are copied.
     #[getter]
     fn copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let copies = slf.get().ops.copies.as_flattened();
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), copies.as_ptr(), &[copies.len() / 3, 3]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), copies.as_ptr().cast(), &[copies.len() / 3, 3]) }
     }
 
     /// int32[n]: blocks to be filled with zeros.
@@ -295,14 +251,10 @@ impl Ops {
     fn zero<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let zero = &slf.get().ops.zero;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), zero.as_ptr(), &[zero.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), zero.as_ptr().cast(), &[zero.len()]) }
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Ops(copies={}, zero={})",
-            self.ops.copies.len(),
-            self.ops.zero.len()
-        )
+        format!("Ops(copies={}, zero={})", self.ops.copies.len(), self.ops.zero.len())
     }
 }

@@ -20,22 +20,14 @@ impl PyOutcome {
 
     fn tokens_of(&self, i: usize) -> Option<(i64, Vec<i32>)> {
         let seq = self.outcome.seqs.get(i)?;
-        let bound = |i: usize| {
-            self.outcome
-                .indptr
-                .get(i)
-                .and_then(|&at| usize::try_from(at).ok())
-        };
+        let bound = |i: usize| self.outcome.indptr.get(i).and_then(|&at| usize::try_from(at).ok());
         let tokens = self.outcome.tokens.get(bound(i)?..bound(i + 1)?)?;
         Some((seq.raw(), tokens.to_vec()))
     }
 }
 
 #[pymethods]
-#[allow(
-    unsafe_code,
-    reason = "views over the vectors, which a frozen object never changes"
-)]
+#[allow(unsafe_code, reason = "views over the vectors, which a frozen object never changes")]
 impl PyOutcome {
     /// int64[M]: whose tokens were accepted, in plan order.
     #[getter]
@@ -48,7 +40,7 @@ impl PyOutcome {
     fn indptr<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let indptr = &slf.get().outcome.indptr;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), indptr.as_ptr(), &[indptr.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), indptr.as_ptr().cast(), &[indptr.len()]) }
     }
 
     /// int32: the accepted tokens, one sequence after the other.
@@ -56,29 +48,19 @@ impl PyOutcome {
     fn tokens<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let tokens = &slf.get().outcome.tokens;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), tokens.as_ptr(), &[tokens.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), tokens.as_ptr().cast(), &[tokens.len()]) }
     }
 
     /// int64[F]: who ended, in the order in which they did.
     #[getter]
     fn finished<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_vec(
-            py,
-            self.outcome.finished.iter().map(|seq| seq.raw()).collect(),
-        )
+        PyArray1::from_vec(py, self.outcome.finished.iter().map(|seq| seq.raw()).collect())
     }
 
     /// uint8[F]: why, as `octavo.Reason`.
     #[getter]
     fn reasons<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
-        PyArray1::from_vec(
-            py,
-            self.outcome
-                .reasons
-                .iter()
-                .map(|&reason| reason as u8)
-                .collect(),
-        )
+        PyArray1::from_vec(py, self.outcome.reasons.iter().map(|&reason| reason as u8).collect())
     }
 
     fn __len__(&self) -> usize {
@@ -86,10 +68,7 @@ impl PyOutcome {
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> OutcomeIterator {
-        OutcomeIterator {
-            outcome: slf.unbind(),
-            next: AtomicUsize::new(0),
-        }
+        OutcomeIterator { outcome: slf.unbind(), next: AtomicUsize::new(0) }
     }
 
     fn __repr__(&self) -> String {
@@ -117,8 +96,6 @@ impl OutcomeIterator {
     }
 
     fn __next__(&self) -> Option<(i64, Vec<i32>)> {
-        self.outcome
-            .get()
-            .tokens_of(self.next.fetch_add(1, Ordering::Relaxed))
+        self.outcome.get().tokens_of(self.next.fetch_add(1, Ordering::Relaxed))
     }
 }

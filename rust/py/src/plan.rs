@@ -25,11 +25,7 @@ pub(crate) struct Identity;
 
 impl PyStepPlan {
     pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Arc<Identity>) -> Self {
-        Self {
-            plan,
-            scheduler,
-            committed: AtomicBool::new(false),
-        }
+        Self { plan, scheduler, committed: AtomicBool::new(false) }
     }
 
     /// Refuses a plan of another scheduler, and one that was committed.
@@ -62,22 +58,14 @@ fn section<'py>(slf: &Bound<'py, PyStepPlan>, name: &str) -> Outcome<Bound<'py, 
         return Err(Failure::State("the plan has no such array"));
     };
     let shape = [section.len, section.width.unwrap_or(1)];
-    let shape = if section.width.is_some() {
-        &shape[..]
-    } else {
-        &shape[..1]
-    };
-    let data = this
-        .plan
-        .bytes()
-        .get(section.offset..)
-        .map_or(std::ptr::null(), <[u8]>::as_ptr);
+    let shape = if section.width.is_some() { &shape[..] } else { &shape[..1] };
+    let data = this.plan.bytes().get(section.offset..).map_or(std::ptr::null(), <[u8]>::as_ptr);
     // SAFETY: the section lies in the buffer, aligned for its type, as the core lays it out. The buffer belongs to the
     // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`).
     let view = unsafe {
         match section.dtype {
-            Dtype::I32 => arrays::view(slf.as_any(), data.cast::<i32>(), shape),
-            Dtype::I64 => arrays::view(slf.as_any(), data.cast::<i64>(), shape),
+            Dtype::I32 => arrays::view::<i32>(slf.as_any(), data, shape),
+            Dtype::I64 => arrays::view::<i64>(slf.as_any(), data, shape),
         }
     };
     Ok(view?)
@@ -114,7 +102,7 @@ macro_rules! plan_methods {
                 slf.get().check_uncommitted()?;
                 let bytes = slf.get().plan.bytes();
                 // SAFETY: as in `section`.
-                Ok(unsafe { arrays::view(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
+                Ok(unsafe { arrays::view::<u8>(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
             }
 
             /// Where each array lies in `buffer`: dtype, offset in bytes and shape, by name.

@@ -34,9 +34,7 @@ struct State {
 
 /// A buffer that nobody looks at: one given back, or a fresh one in the place of one that is still held.
 fn free_buffer(ring: &mut [Arc<StepPlan>]) -> Option<&mut Arc<StepPlan>> {
-    let free = ring
-        .iter_mut()
-        .position(|plan| Arc::get_mut(plan).is_some());
+    let free = ring.iter_mut().position(|plan| Arc::get_mut(plan).is_some());
     if free.is_none() {
         ring.rotate_left(1);
         *ring.first_mut()? = Arc::default();
@@ -69,10 +67,7 @@ impl PyScheduler {
         let inflight_steps = usize::try_from(config.inflight_steps).unwrap_or(0);
         let scheduler = Scheduler::new(&config).map_err(|error| options.refusal(error))?;
         let ring = vec![Arc::default(); inflight_steps + 1];
-        Ok(Self {
-            state: Mutex::new(State { scheduler, ring }),
-            identity: Arc::default(),
-        })
+        Ok(Self { state: Mutex::new(State { scheduler, ring }), identity: Arc::default() })
     }
 
     /// Takes a request into the queue.
@@ -86,10 +81,7 @@ impl PyScheduler {
                           deadline=None, arrival=None, tenant=0, adapter=0, salt=b'', extra_keys=(), key=None, \
                           ready=True, use_cache=True)"
     )]
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the keywords of CONTRACT §3.1, each one a Python argument"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the keywords of CONTRACT §3.1, each one a Python argument")]
     fn add(
         &self,
         prompt: &Bound<'_, PyAny>,
@@ -108,15 +100,12 @@ impl PyScheduler {
         ready: bool,
         use_cache: bool,
     ) -> Outcome<i64> {
-        let number = |given: &Given<'_>, name, default| {
-            given.read(default, |value| arrays::count(value, name))
-        };
+        let number = |given: &Given<'_>, name, default| given.read(default, |value| arrays::count(value, name));
         let adapter = number(&adapter, "adapter", 0)? as u64;
         let request = Request {
             min_tokens: number(&min_tokens, "min_tokens", 0)?,
-            stop_token_ids: stop_token_ids.read(Vec::new(), |ids| {
-                Ok(arrays::tokens(ids, "stop_token_ids")?.into_vec())
-            })?,
+            stop_token_ids: stop_token_ids
+                .read(Vec::new(), |ids| Ok(arrays::tokens(ids, "stop_token_ids")?.into_vec()))?,
             n: number(&n, "n", 1)?,
             priority: priority.read(0, |value| arrays::integer(value, "priority"))?,
             deadline,
@@ -127,10 +116,7 @@ impl PyScheduler {
             key: key.map(|key| key.extract().unwrap_or(f64::NAN)),
             ready,
             use_cache,
-            ..Request::new(
-                arrays::tokens(prompt, "prompt")?.into_vec(),
-                arrays::count(max_tokens, "max_tokens")?,
-            )
+            ..Request::new(arrays::tokens(prompt, "prompt")?.into_vec(), arrays::count(max_tokens, "max_tokens")?)
         };
         Ok(self.lock(prompt.py())?.scheduler.add(request)?.raw())
     }
@@ -139,12 +125,7 @@ impl PyScheduler {
     fn sequences<'py>(&self, request: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyTuple>> {
         let id = handles::request(request)?;
         let state = self.lock(request.py())?;
-        let raw: Vec<i64> = state
-            .scheduler
-            .sequences(id)?
-            .iter()
-            .map(|seq| seq.raw())
-            .collect();
+        let raw: Vec<i64> = state.scheduler.sequences(id)?.iter().map(|seq| seq.raw()).collect();
         drop(state);
         Ok(PyTuple::new(request.py(), raw)?)
     }
@@ -193,15 +174,11 @@ impl PyScheduler {
         counts: Option<&Bound<'_, PyAny>>,
     ) -> Outcome<PyOutcome> {
         let tokens = arrays::tokens(tokens, "tokens");
-        let counts = counts
-            .map(|counts| arrays::tokens(counts, "counts"))
-            .transpose();
+        let counts = counts.map(|counts| arrays::tokens(counts, "counts")).transpose();
         let mut state = self.lock(plan.py())?;
         let number = plan.get().check_out(&self.identity)?;
         let mut outcome = octavo_core::Outcome::default();
-        state
-            .scheduler
-            .commit(number, &tokens?, counts?.as_deref(), &mut outcome)?;
+        state.scheduler.commit(number, &tokens?, counts?.as_deref(), &mut outcome)?;
         plan.get().set_committed();
         Ok(PyOutcome::new(outcome))
     }
@@ -212,8 +189,8 @@ impl PyScheduler {
         Ok(self.lock(py)?.scheduler.has_work())
     }
 
-    /// For each KV group int32[max_num_seqs, width], read-only: the tables by row after the newest step, unused entries
-    /// 0. The views are live: the next step changes them.
+    /// For each KV group int32 of rows × width, read-only: the tables by row after the newest step, unused entries 0.
+    /// The views are live: the next step changes them.
     #[getter]
     #[allow(unsafe_code, reason = "live views over the core's tables")]
     fn block_tables<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyTuple>> {
@@ -223,11 +200,11 @@ impl PyScheduler {
             return Ok(PyTuple::empty(slf.py()));
         };
         let width = state.scheduler.table_width();
-        let (first, shape) = (tables.as_ptr(), [tables.len() / width, width]);
+        let (first, shape) = (tables.as_ptr().cast(), [tables.len() / width, width]);
         drop(state);
         // SAFETY: the core allocates the tables once, when it is built, and never moves them; the scheduler that owns
         // them is kept alive by the view. They are written in `step` only, as the contract says of this array.
-        let view = unsafe { arrays::view(slf.as_any(), first, &shape) }?;
+        let view = unsafe { arrays::view::<i32>(slf.as_any(), first, &shape) }?;
         Ok(PyTuple::new(slf.py(), [view])?)
     }
 
@@ -237,12 +214,7 @@ impl PyScheduler {
         signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
     )]
-    fn match_prefix(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<usize> {
+    fn match_prefix(&self, tokens: &Bound<'_, PyAny>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<usize> {
         let py = tokens.py();
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
@@ -256,11 +228,7 @@ impl PyScheduler {
 
     /// Checks every law on the whole state; `StateError` with the law's number where one is broken.
     fn audit(&self, py: Python<'_>) -> Outcome<()> {
-        Ok(self
-            .lock(py)?
-            .scheduler
-            .audit()
-            .map_err(octavo_core::Error::State)?)
+        Ok(self.lock(py)?.scheduler.audit().map_err(octavo_core::Error::State)?)
     }
 
     /// A picture of the blocks in text.
