@@ -19,6 +19,7 @@ from octavo.errors import (
     RequestError,
     StaleHandleError,
     StateError,
+    TraceError,
     UnknownHandleError,
 )
 from octavo.types import Reason
@@ -41,6 +42,7 @@ __all__ = [
     "StaleHandleError",
     "StateError",
     "StepPlan",
+    "TraceError",
     "UnknownHandleError",
     "__version__",
 ]

@@ -13,6 +13,7 @@ __all__ = [
     "RequestError",
     "StaleHandleError",
     "StateError",
+    "TraceError",
     "UnknownHandleError",
 ]
 
@@ -126,6 +127,30 @@ class StateError(OctavoError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class TraceError(OctavoError):
+    """A trace file, or a row of it, that cannot be read.
+
+    Attributes:
+        file: The file, as it was named.
+        line: The line, counted from 1; None where the whole file is meant.
+        reason: What is wrong, in words.
+
+    Example:
+        >>> str(TraceError("rush.csv", 7, "output_tokens is 0"))
+        'rush.csv, line 7: output_tokens is 0'
+    """
+
+    def __init__(self, file: str, line: int | None, reason: str) -> None:
+        super().__init__(file, line, reason)
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}, line {self.line}"
+        return f"{place}: {self.reason}"
 
 
 class OutOfBlocks(OctavoError):  # noqa: N818 - an outcome, and the contract's word

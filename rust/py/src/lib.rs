@@ -11,6 +11,7 @@ mod kvcache;
 mod outcome;
 mod plan;
 mod scheduler;
+mod sim;
 mod stats;
 
 use pyo3::pymodule;
@@ -30,6 +31,8 @@ mod _core {
     use crate::scheduler::PyScheduler;
     #[pymodule_export]
     use crate::stats::{CacheStats, SchedulerStats};
+    #[pymodule_export]
+    use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,0 +1,101 @@
+"""The report of a run as a table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["table"]
+
+# Metric, its key in the summary, its formula, and how it is scaled.
+_METRICS = (
+    ("ttft", "ttft_s", "first token - arrival", 1e3),
+    ("tpot", "tpot_s", "(last - first) / (n - 1), n >= 2", 1e3),
+    ("itl", "itl_s", "every gap between tokens", 1e3),
+    ("max gap", "max_gap_s", "longest gap of a request", 1e3),
+    ("e2e", "e2e_s", "last token - arrival", 1e3),
+)
+_STATISTICS = ("mean", "p50", "p90", "p99", "min", "max")
+# Below this many values a 99th percentile is one or two of them.
+_FEW = 1_000
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """Renders a report; times are in milliseconds.
+
+    Args:
+        report: The dictionary of the JSON report.
+
+    Returns:
+        Lines without trailing spaces, ending in a newline.
+    """
+    config, summary = report["config"], report["summary"]
+    lines = [*_head(config, summary), "", *_distributions(summary), "", *_counters(summary)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _head(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    unfinished = summary["requests"] - summary["completed"] - summary["rejected"]
+    requests = f"{summary['completed']:,} of {summary['requests']:,} completed"
+    if summary["rejected"]:
+        requests += f", {summary['rejected']:,} rejected: the prompt can never fit"
+    if unfinished:
+        requests += f", {unfinished:,} ended for lack of capacity"
+    pool = f"{config['num_blocks']:,} blocks of {config['block_size']} tokens"
+    return [
+        f"scheduler   {config['batching']}, {config['policy']}, {config['max_num_seqs']} rows, "
+        f"{config['max_num_batched_tokens']:,} tokens a pass, {pool}",
+        f"requests    {requests}",
+        f"makespan    {summary['makespan_s']:,.1f} s from the first arrival to the last token, "
+        f"{summary['passes']:,} passes",
+        f"throughput  {summary['request_throughput']:,.3f} requests/s, "
+        f"{summary['output_token_throughput']:,.1f} output tokens/s",
+    ]
+
+
+def _distributions(summary: Mapping[str, Any]) -> list[str]:
+    head = f"{'ms':8}" + "".join(f"{name:>11}" for name in _STATISTICS) + f"{'n':>11}"
+    lines = [head]
+    marked = False
+    for name, key, formula, scale in _METRICS:
+        values = summary[key]
+        few = 0 < values["n"] < _FEW
+        marked |= few
+        cells = "".join(_cell(values[which], scale, few=few and which == "p99")
+                        for which in _STATISTICS)
+        lines.append(f"{name:8}{cells}{values['n']:>11,}   {formula}")
+    if marked:
+        lines.append(f"* fewer than {_FEW:,} values: a 99th percentile of so few says little")
+    return lines
+
+
+def _cell(value: float | None, scale: float, *, few: bool) -> str:
+    if value is None:
+        return f"{'-':>11}"
+    mark = "*" if few else ""
+    return f"{f'{value * scale:,.1f}{mark}':>11}"
+
+
+def _counters(summary: Mapping[str, Any]) -> list[str]:
+    usage = summary["kv_usage"]
+    lines = [
+        f"kv cache    {usage['mean']:.1%} of the blocks held on average over time, "
+        f"{usage['peak']:.1%} at the peak",
+        f"prefixes    {summary['prefix_hit_tokens']:,} of {summary['prefix_query_tokens']:,} "
+        f"prompt tokens found{_share(summary['prefix_hit_tokens'], summary['prefix_query_tokens'])}",
+        f"preemptions {summary['preemptions']:,}, {summary['recomputed_tokens']:,} tokens "
+        f"computed again",
+        f"slots       {summary['slot_utilization']:.1%} used in passes that decode: "
+        f"{summary['useful_slot_steps']:,} useful, {summary['padded_slot_steps']:,} padded, "
+        f"{summary['idle_slot_steps']:,} idle",
+    ]
+    if summary["goodput"] is not None:
+        lines.append(
+            f"goodput     {summary['goodput']:,.3f} requests/s kept every promise, "
+            f"{summary['attainment']:.2%} of all arrivals"
+        )
+    return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({part / whole:.1%})" if whole else ""
