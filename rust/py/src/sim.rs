@@ -1,8 +1,6 @@
 //! The simulator: workloads in, texts out. It runs without the GIL.
 
-use octavo_sim::{
-    Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value,
-};
+use octavo_sim::{Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
@@ -202,9 +200,7 @@ fn read_value(value: &Bound<'_, PyAny>) -> PyResult<Value> {
         let whole: PyResult<i64> = value.extract();
         return match whole {
             Ok(number) => Ok(Value::Whole(number)),
-            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
-                Ok(Value::Real(f64::INFINITY))
-            }
+            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => Ok(Value::Real(f64::INFINITY)),
             Err(error) => Err(error),
         };
     }
@@ -240,8 +236,6 @@ fn raise(py: Python<'_>, error: octavo_sim::Error) -> PyErr {
         }
         Error::Workload(error) => PyValueError::new_err(error.to_string()),
         Error::Core(error) => PyValueError::new_err(error.to_string()),
-        Error::Stopped | Error::Conservation(_) => {
-            pyo3::exceptions::PyRuntimeError::new_err(error.to_string())
-        }
+        Error::Stopped | Error::Conservation(_) => pyo3::exceptions::PyRuntimeError::new_err(error.to_string()),
     }
 }

@@ -12,11 +12,7 @@ use octavo_core::Scheduler;
 ///
 /// # Complexity
 /// O(requests + runs + blocks).
-pub(crate) fn check(
-    scheduler: &Scheduler,
-    workload: &Workload,
-    record: &Record,
-) -> Result<(), Error> {
+pub(crate) fn check(scheduler: &Scheduler, workload: &Workload, record: &Record) -> Result<(), Error> {
     scheduler.audit().map_err(|broken| Error::Conservation(broken.to_string()))?;
     blocks(scheduler)?;
     requests(workload, record)?;
@@ -73,9 +69,7 @@ fn tokens(scheduler: &Scheduler, workload: &Workload, record: &Record) -> Result
         .iter()
         .enumerate()
         .filter(|(_, request)| request.emitted > 0)
-        .map(|(at, request)| {
-            u64::from(workload.prompt_tokens()[at]) + u64::from(request.emitted) - 1
-        })
+        .map(|(at, request)| u64::from(workload.prompt_tokens()[at]) + u64::from(request.emitted) - 1)
         .sum();
     let found = stats.prefix_hits;
     if stats.preemptions == 0 && scheduled + found != needed {

@@ -38,14 +38,7 @@ impl Rng {
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut of_stream = stream;
         let mut mixer = seed ^ split_mix(&mut of_stream);
-        Self {
-            state: [
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-            ],
-        }
+        Self { state: [split_mix(&mut mixer), split_mix(&mut mixer), split_mix(&mut mixer), split_mix(&mut mixer)] }
     }
 
     /// 64 random bits.
@@ -109,13 +102,7 @@ mod tests {
         assert_eq!(drawn[0], 5 * (1 << 23) + 1);
         assert_eq!(
             drawn,
-            [
-                41_943_041,
-                58_720_359,
-                3_588_806_011_781_223,
-                3_591_011_842_654_386,
-                9_228_616_714_210_784_205,
-            ]
+            [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386, 9_228_616_714_210_784_205,]
         );
     }
 
@@ -146,10 +133,6 @@ mod tests {
         assert_eq!(drawn, GOLDEN_DRAWS);
     }
 
-    const GOLDEN_DRAWS: [u64; 4] = [
-        4_602_852_625_734_498_336,
-        4_612_898_906_541_138_025,
-        4_608_493_989_559_809_589,
-        4_649_592_840_515_884_645,
-    ];
+    const GOLDEN_DRAWS: [u64; 4] =
+        [4_602_852_625_734_498_336, 4_612_898_906_541_138_025, 4_608_493_989_559_809_589, 4_649_592_840_515_884_645];
 }

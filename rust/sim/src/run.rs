@@ -198,9 +198,7 @@ impl<'a> Run<'a> {
                 Ok(true)
             }
             // What has arrived and was not handed over: the scheduler is full of what it cannot run.
-            _ if !self.batch.is_empty() => {
-                Err(Error::Conservation("requests wait that no step admits".to_owned()))
-            }
+            _ if !self.batch.is_empty() => Err(Error::Conservation("requests wait that no step admits".to_owned())),
             Some(_) => Ok(true),
             None => Ok(false),
         }
@@ -217,8 +215,7 @@ impl<'a> Run<'a> {
         }
         let counters = &mut record.counters;
         counters.scheduled_tokens += pass.shape.tokens;
-        let memory_bound =
-            config.cost.memory_seconds(pass.shape) > config.cost.compute_seconds(pass.shape);
+        let memory_bound = config.cost.memory_seconds(pass.shape) > config.cost.compute_seconds(pass.shape);
         counters.memory_bound_passes += u64::from(memory_bound);
         if pass.num_decodes > 0 {
             counters.useful_slot_steps += pass.num_decodes;
@@ -284,13 +281,7 @@ impl Observer<'_> {
     }
 
     /// T, K and the tokens of the pass that a decision makes.
-    fn shape(
-        &self,
-        decision: &Decision,
-        batch: &mut Batch,
-        record: &mut Record,
-        pass: &mut Pass,
-    ) -> Result<(), Error> {
+    fn shape(&self, decision: &Decision, batch: &mut Batch, record: &mut Record, pass: &mut Pass) -> Result<(), Error> {
         pass.number = decision.number;
         pass.num_placed = decision.placed.len();
         pass.num_decodes = count(decision.num_decodes);
