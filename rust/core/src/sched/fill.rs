@@ -46,10 +46,12 @@ impl BlockTables {
         self.used[row] = self.used[row].max(index + 1);
     }
 
-    fn clear(&mut self, row: u32) {
-        let row = row as usize;
-        self.entries[row * self.width..][..self.used[row]].fill(0);
-        self.used[row] = 0;
+    /// Zeroes the rows that were vacated.
+    pub(crate) fn clear(&mut self, rows: &[u32]) {
+        for row in rows.iter().map(|&row| row as usize) {
+            self.entries[row * self.width..][..self.used[row]].fill(0);
+            self.used[row] = 0;
+        }
     }
 }
 
@@ -83,9 +85,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     ] {
         list.iter_mut().zip(seqs).for_each(|(entry, seq)| *entry = seq.raw());
     }
-    for &row in &decision.vacated {
-        tables.clear(row);
-    }
+    tables.clear(&decision.vacated);
     for &change in arrays.table_changes.iter() {
         tables.set(change);
     }
@@ -156,11 +156,11 @@ fn write_changes(state: &mut State, decision: &Decision, merged: &[(u32, Sequenc
         }
         runner.announced = runner.blocks;
         let blocks = state.sequences.live(placed.seq).table.blocks();
-        for (change, entry) in changes.by_ref().zip(new) {
+        for (entry, change) in new.zip(changes.by_ref()) {
             *change = [0, int(placed.row), index(entry), blocks[entry].get()];
         }
     }
-    for (change, &(row, seq, entry)) in changes.zip(merged) {
+    for (&(row, seq, entry), change) in merged.iter().zip(changes) {
         let block = state.sequences.live(seq).table.blocks()[entry as usize];
         *change = [0, int(row), int(entry), block.get()];
     }

@@ -263,6 +263,10 @@ impl<'a> Carver<'a> {
         let words = (len * size_of::<T>()).div_ceil(8);
         let (taken, rest) = std::mem::take(&mut self.rest).split_at_mut(words);
         self.rest = rest;
+        // What fills the last word up goes to other processes too: it must not be left over (L13).
+        if let Some(last) = taken.last_mut() {
+            *last = 0;
+        }
         &mut cast_slice_mut(taken)[..len]
     }
 }

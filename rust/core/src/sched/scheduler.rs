@@ -190,6 +190,8 @@ impl Scheduler {
         let decided = step::decide(&mut self.state, now)?;
         if decided {
             fill::fill(&mut self.state, &mut self.tables, plan);
+        } else {
+            self.tables.clear(&self.state.news.vacated);
         }
         Ok(decided)
     }

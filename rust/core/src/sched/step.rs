@@ -37,10 +37,11 @@ pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
     if is_first {
         date_requests(state, now);
     }
-    state.forget_reported();
     release_ended(state);
+    state.forget_reported();
     let mut pass = Pass::new(state);
     pass.place_decodes();
+    pass.decision.num_decodes = pass.decision.placed.len();
     pass.place_prompts();
     pass.admit();
     Ok(pass.close())
@@ -192,6 +193,8 @@ impl<'a> Pass<'a> {
     /// Completes the decision; false, with the plan's news kept for later, when it is empty.
     fn close(self) -> bool {
         let Self { state, mut decision, .. } = self;
+        let decodes = &decision.placed[..decision.num_decodes];
+        decision.num_decodes = decodes.iter().filter(|placed| placed.num_tokens > 0).count();
         decision.placed.retain(|placed| placed.num_tokens > 0);
         for placed in &decision.placed {
             state.rows.at_mut(placed.row).placed = None;
@@ -203,8 +206,6 @@ impl<'a> Pass<'a> {
         }
         decision.num_tokens = decision.placed.iter().map(|placed| placed.num_tokens as usize).sum();
         decision.num_samples = decision.placed.iter().filter(|placed| placed.samples).count();
-        let is_decode = |placed: &&Placed| state.rows.at(placed.row).is_decode();
-        decision.num_decodes = decision.placed.iter().take_while(is_decode).count();
         decision.number = state.counters.plans;
         state.counters.plans += 1;
         std::mem::swap(&mut decision.ended, &mut state.news.ended);
