@@ -1,6 +1,6 @@
 """Octavo: the KV-block allocator and step scheduler of an LLM serving engine, as a library."""
 
-from octavo._core import __version__
+from octavo._core import CacheStats, KVCache, Ops, __version__
 from octavo.config import KVGroup, SchedulerConfig
 from octavo.errors import (
     ConfigError,
@@ -16,10 +16,13 @@ from octavo.errors import (
 from octavo.types import Reason
 
 __all__ = [
+    "CacheStats",
     "ConfigError",
+    "KVCache",
     "KVGroup",
     "MissingDependencyError",
     "OctavoError",
+    "Ops",
     "OutOfBlocks",
     "Reason",
     "RequestError",

@@ -32,7 +32,7 @@ class ConfigError(OctavoError):
 
     Example:
         >>> str(ConfigError("block_size", 0, "1 … 256"))
-        'block_size must be 1 … 256, not 0'
+        'block_size = 0 is not accepted: 1 … 256'
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ConfigError(OctavoError):
         self.range = range
 
     def __str__(self) -> str:
-        return f"{self.field} must be {self.range}, not {self.value!r}"
+        return f"{self.field} = {self.value!r} is not accepted: {self.range}"
 
 
 class RequestError(OctavoError):
@@ -62,7 +62,7 @@ class RequestError(OctavoError):
     Example:
         >>> error = RequestError("prompt", "has 9 tokens, 8 fit", limit=8, excess=1)
         >>> str(error), error.excess
-        ('prompt has 9 tokens, 8 fit', 1)
+        ('prompt: has 9 tokens, 8 fit', 1)
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RequestError(OctavoError):
         self.excess = excess
 
     def __str__(self) -> str:
-        return f"{self.argument} {self.message}"
+        return f"{self.argument}: {self.message}"
 
 
 class UnknownHandleError(OctavoError):
@@ -94,7 +94,7 @@ class UnknownHandleError(OctavoError):
         self.handle = handle
 
     def __str__(self) -> str:
-        return f"{self.handle} is no handle of the kind that this call takes"
+        return f"handle {self.handle!r} was never given out by this object, or is of another kind"
 
 
 class StaleHandleError(OctavoError):
@@ -109,7 +109,7 @@ class StaleHandleError(OctavoError):
         self.handle = handle
 
     def __str__(self) -> str:
-        return f"what handle {self.handle} named has ended"
+        return f"handle {self.handle!r} is stale: what it named has ended and was released"
 
 
 class StateError(OctavoError):
@@ -126,7 +126,7 @@ class StateError(OctavoError):
         self.law = law
 
     def __str__(self) -> str:
-        return self.message if self.law is None else f"law L{self.law}: {self.message}"
+        return self.message
 
 
 class TraceError(OctavoError):

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ExtraKey", "Reason", "TokenIds"]
+__all__ = ["ExtraKey", "Integers", "Reason", "TokenIds"]
 
-# Token ids: a one-dimensional integer array, or any sequence of ints. int32 is not copied.
-TokenIds: TypeAlias = Union[Sequence[int], "npt.NDArray[np.integer]"]
+# A one-dimensional integer array, or any sequence of ints: handles, lengths, positions.
+Integers: TypeAlias = Union[Sequence[int], "npt.NDArray[np.integer]"]
+
+# Token ids, 0 … 2^31-1. An int32 array is not copied.
+TokenIds: TypeAlias = Integers
 
 # What tells blocks of equal tokens apart: (start, end or None, kind, value).
 ExtraKey: TypeAlias = tuple[int, "int | None", str, bytes]

@@ -1,6 +1,13 @@
 //! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
 
+mod arrays;
+mod config;
+mod errors;
+mod handles;
+mod identity;
+mod kvcache;
 mod sim;
+mod stats;
 
 use pyo3::pymodule;
 
@@ -9,6 +16,10 @@ use pyo3::pymodule;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::kvcache::{Ops, PyKvCache};
+    #[pymodule_export]
+    use crate::stats::CacheStats;
     #[pymodule_export]
     use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
 

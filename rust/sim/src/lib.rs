@@ -42,7 +42,7 @@ pub mod workload;
 
 pub use cost::{Combine, CostModel, KvRead, PassShape};
 pub use distribution::Distribution;
-pub use error::{ConfigError, Error, WorkloadError};
+pub use error::{Error, WorkloadError};
 pub use generate::{Festival, Plain};
 pub use metrics::{KvUsage, Promise, Summary};
 pub use options::{SimConfig, Value};
@@ -50,4 +50,5 @@ pub use queue::Feeding;
 pub use record::{Counters, EmissionRun, Record, RequestRecord, Status};
 pub use rng::Rng;
 pub use run::{Progress, simulate};
+pub use octavo_core::ConfigError;
 pub use workload::{Columns, NamedPrefixes, Prefixes, Workload};

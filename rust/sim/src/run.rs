@@ -112,7 +112,7 @@ struct Pass {
 
 impl<'a> Run<'a> {
     fn new(config: &'a SimConfig, workload: &'a Workload, feeding: Feeding) -> Result<Self, Error> {
-        let scheduler = Scheduler::new(scheduler_config(config, workload)?)?;
+        let scheduler = Scheduler::new(&scheduler_config(config, workload)?)?;
         let rows = usize::try_from(config.max_num_seqs).unwrap_or(usize::MAX);
         let mut record = Record::default();
         record.requests.resize(workload.len(), crate::record::RequestRecord::default());

@@ -1,0 +1,214 @@
+//! Arrays in and out: token ids and integers from whatever Python holds them in, and NumPy views over our memory.
+//!
+//! An `int32` array is read where it lies. Everything else is copied once, element by element checked, and refused
+//! with the name of the argument and the index of the element.
+
+use std::ffi::c_int;
+use std::ops::Deref;
+
+use numpy::npyffi::{self, NpyTypes, PY_ARRAY_API};
+use numpy::{
+    Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyList, PyRange, PyRangeMethods, PyString, PyTuple};
+
+use crate::errors::{Failure, Outcome};
+
+/// An argument that may be left out; `None` is not the same as leaving it out, and is refused like any wrong value.
+pub(crate) struct Given<'py>(pub(crate) Option<Bound<'py, PyAny>>);
+
+impl<'py> Given<'py> {
+    /// What `read` makes of the argument, or `default`.
+    pub(crate) fn read<T>(&self, default: T, read: impl Fn(&Bound<'py, PyAny>) -> Outcome<T>) -> Outcome<T> {
+        self.0.as_ref().map_or(Ok(default), read)
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(Some(object.to_owned())))
+    }
+}
+
+/// Token ids as the core reads them.
+pub(crate) enum Tokens<'py> {
+    /// An `int32` array, where it lies.
+    Borrowed(PyReadonlyArray1<'py, i32>),
+    /// A converted copy.
+    Owned(Vec<i32>),
+}
+
+impl Default for Tokens<'_> {
+    fn default() -> Self {
+        Self::Owned(Vec::new())
+    }
+}
+
+impl Deref for Tokens<'_> {
+    type Target = [i32];
+
+    fn deref(&self) -> &[i32] {
+        match self {
+            // Only contiguous arrays are borrowed.
+            Self::Borrowed(array) => array.as_slice().unwrap_or_default(),
+            Self::Owned(tokens) => tokens,
+        }
+    }
+}
+
+/// Reads token ids: a one-dimensional integer array, a list, a tuple, a range, or what NumPy makes of it. That none is
+/// negative is for the core to check, which reads them anyway.
+pub(crate) fn tokens<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome<Tokens<'py>> {
+    if let Ok(array) = object.cast::<PyArray1<i32>>()
+        && array.is_c_contiguous()
+        && let Ok(array) = array.try_readonly()
+    {
+        return Ok(Tokens::Borrowed(array));
+    }
+    let wide = integers(object, argument)?;
+    let narrow = |(i, &token): (usize, &i64)| {
+        i32::try_from(token).map_err(|_| Failure::request(argument, format!("token {i} is {token}, beyond int32")))
+    };
+    Ok(Tokens::Owned(wide.iter().enumerate().map(narrow).collect::<Outcome<_>>()?))
+}
+
+/// Reads integers of 64 bits from the same kinds of objects.
+pub(crate) fn integers(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        return from_array(array, argument);
+    }
+    if let Ok(range) = object.cast::<PyRange>() {
+        return from_range(range, argument);
+    }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return from_items(object, argument);
+    }
+    let text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>();
+    if text || object.is_instance_of::<PyByteArray>() || object.is_none() {
+        return Err(not_integers(object, argument));
+    }
+    let numpy = object.py().import("numpy")?;
+    let array = numpy.call_method1("asarray", (object,)).map_err(|_| not_integers(object, argument))?;
+    from_array(array.cast::<PyUntypedArray>().map_err(|_| not_integers(object, argument))?, argument)
+}
+
+/// One integer of 64 bits; what has no index is a `TypeError`, what is wider a `RequestError`.
+pub(crate) fn integer(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<i64> {
+    object.extract::<i64>().map_err(|error| {
+        let wide = error.is_instance_of::<pyo3::exceptions::PyOverflowError>(object.py());
+        if wide { Failure::request(argument, "does not fit in 64 bits") } else { error.into() }
+    })
+}
+
+/// One count: an integer that is not negative.
+pub(crate) fn count(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<usize> {
+    non_negative(integer(object, argument)?, argument)
+}
+
+/// Counts: integers that are not negative.
+pub(crate) fn counts(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<usize>> {
+    let wide = integers(object, argument)?;
+    wide.iter().map(|&value| non_negative(value, argument)).collect()
+}
+
+fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
+    usize::try_from(value).map_err(|_| Failure::Request {
+        argument: argument.to_owned(),
+        message: format!("{value} is negative"),
+        limit: Some(0.0),
+        excess: None,
+    })
+}
+
+fn not_integers(object: &Bound<'_, PyAny>, argument: &str) -> Failure {
+    let name = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    Failure::request(argument, format!("a {name} is no one-dimensional array of integers"))
+}
+
+fn from_array(array: &Bound<'_, PyUntypedArray>, argument: &str) -> Outcome<Vec<i64>> {
+    let dtype = array.dtype();
+    if !matches!(dtype.kind(), b'i' | b'u') {
+        return Err(Failure::request(argument, format!("has dtype {dtype}, not integers")));
+    }
+    if array.ndim() != 1 {
+        return Err(Failure::request(argument, format!("has {} dimensions, not one", array.ndim())));
+    }
+    // Wider than int64 are only uint64 values beyond it: they turn negative, and are told apart by that.
+    let unsigned = dtype.kind() == b'u' && dtype.itemsize() == 8;
+    let wide = array.call_method1("astype", ("int64",))?.cast_into::<PyArray1<i64>>().map_err(PyErr::from)?;
+    let values = wide.readonly().as_array().to_vec();
+    match values.iter().position(|&value| unsigned && value < 0) {
+        Some(i) => Err(Failure::request(argument, format!("item {i} is beyond int64"))),
+        None => Ok(values),
+    }
+}
+
+fn from_range(range: &Bound<'_, PyRange>, argument: &str) -> Outcome<Vec<i64>> {
+    let wide = |_| Failure::request(argument, "is a range beyond 64 bits");
+    let (start, stop, step) = (range.start().map_err(wide)?, range.stop().map_err(wide)?, range.step().map_err(wide)?);
+    let length = range.len().map_err(wide)?;
+    if length > i32::MAX as usize {
+        return Err(Failure::request(argument, format!("has {length} elements, 2147483647 at most")));
+    }
+    let (start, stop, step) = (start as i64, stop as i64, step as i64);
+    let next = |&value: &i64| value.checked_add(step).filter(|&value| if step > 0 { value < stop } else { value > stop });
+    Ok(std::iter::successors((length > 0).then_some(start), next).collect())
+}
+
+fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
+    let mut values = Vec::with_capacity(items.len()?);
+    for (i, item) in items.try_iter()?.enumerate() {
+        let item = item?;
+        let value = if item.is_instance_of::<PyBool>() { None } else { item.extract::<i64>().ok() };
+        let Some(value) = value else {
+            let shown = item.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+            return Err(Failure::request(argument, format!("item {i} is {shown}, no integer of 64 bits")));
+        };
+        values.push(value);
+    }
+    Ok(values)
+}
+
+/// A read-only view over memory that `owner` keeps.
+///
+/// # Safety
+///
+/// `values` stays allocated at its address while `owner` lives, and holds `shape`'s product of elements.
+#[allow(unsafe_code, reason = "a view over foreign memory can only be made by hand")]
+pub(crate) unsafe fn view<'py, T: Element>(
+    owner: &Bound<'py, PyAny>,
+    values: *const T,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = owner.py();
+    // NumPy reads at most two of them.
+    let mut dims = [0_isize; 2];
+    for (dim, &length) in dims.iter_mut().zip(shape) {
+        *dim = length.cast_signed();
+    }
+    let rank = c_int::try_from(shape.len().min(2))?;
+    // SAFETY: the descriptor's reference is given away, as the call takes it; `dims` outlives the call; the caller
+    // vouches for the memory; without WRITEABLE nobody writes through the view. Setting the base takes over the
+    // owner's reference, also when it fails.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            T::get_dtype(py).into_dtype_ptr(),
+            rank,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            values.cast_mut().cast(),
+            npyffi::NPY_ARRAY_CARRAY_RO,
+            std::ptr::null_mut(),
+        );
+        let view = Bound::from_owned_ptr_or_err(py, array)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.cast(), owner.clone().into_ptr()) < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(view)
+    }
+}

@@ -1,0 +1,275 @@
+//! `octavo.KVCache`: the allocator alone.
+
+use std::sync::{Mutex, MutexGuard};
+
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use octavo_core::{KvCache, Room, SequenceId};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::PyDict;
+
+use crate::arrays::Given;
+use crate::config::Options;
+use crate::errors::{Failure, Outcome};
+use crate::identity::identity;
+use crate::stats::CacheStats;
+use crate::{arrays, handles};
+
+type Csr<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
+
+/// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
+///
+/// It stores computed tokens only: `open` adopts what is cached, `reserve` makes room, `advance` tells what was
+/// computed. A call that raises changed nothing. Handles are plain ints.
+#[pyclass(frozen, name = "KVCache", module = "octavo._core")]
+pub(crate) struct PyKvCache {
+    cache: Mutex<KvCache>,
+}
+
+impl PyKvCache {
+    fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, KvCache>> {
+        Ok(self.cache.lock_py_attached(py)?)
+    }
+
+    /// The cache, with `seq` alive and `arguments` read: of two errors, the handle's comes first.
+    fn checked<'a, T>(
+        &'a self,
+        py: Python<'_>,
+        seqs: &[SequenceId],
+        arguments: Outcome<T>,
+    ) -> Outcome<(MutexGuard<'a, KvCache>, T)> {
+        let cache = self.lock(py)?;
+        if arguments.is_err() {
+            for &seq in seqs {
+                cache.num_computed(seq)?;
+            }
+        }
+        Ok((cache, arguments?))
+    }
+}
+
+#[pymethods]
+impl PyKvCache {
+    #[new]
+    #[pyo3(
+        signature = (num_blocks, block_size=Given(None), **options),
+        text_signature = "(num_blocks, block_size=16, *, groups=..., prefix_caching=True, partial_hits=False, \
+                          dedupe=True, reserve_null_block=False, eviction='lru', hash_seed=0, host_blocks=0, \
+                          disk_blocks=0, events=False)"
+    )]
+    fn new(
+        num_blocks: &Bound<'_, PyAny>,
+        block_size: Given<'_>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> Outcome<Self> {
+        let options = Options::of_cache(num_blocks, &block_size, options)?;
+        let cache = KvCache::new(options.cache()?).map_err(|error| options.refusal(error))?;
+        Ok(Self { cache: Mutex::new(cache) })
+    }
+
+    /// Token slots in a block.
+    #[getter]
+    fn block_size(&self, py: Python<'_>) -> Outcome<usize> {
+        Ok(self.lock(py)?.block_size())
+    }
+
+    /// Opens a sequence that starts with the longest cached prefix of `tokens`, at least one token short of them.
+    #[pyo3(
+        signature = (tokens=Given(None), *, salt=Given(None), extra_keys=Given(None)),
+        text_signature = "($self, tokens=(), *, salt=b'', extra_keys=())"
+    )]
+    fn open(
+        &self,
+        py: Python<'_>,
+        tokens: Given<'_>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+    ) -> Outcome<i64> {
+        let tokens = tokens.read(arrays::Tokens::default(), |tokens| arrays::tokens(tokens, "tokens"))?;
+        let identity = identity(&salt, &extra_keys)?;
+        Ok(self.lock(py)?.open(&tokens, &identity)?.raw())
+    }
+
+    /// How many tokens of `seq` are computed.
+    fn num_computed(&self, seq: &Bound<'_, PyAny>) -> Outcome<usize> {
+        Ok(self.lock(seq.py())?.num_computed(handles::sequence(seq)?)?)
+    }
+
+    /// Makes room for `num_tokens` in all; a shared or published tail is copied first.
+    fn reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::sequence(seq)?;
+        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        match cache.reserve(id, num_tokens)? {
+            Room::Granted => Ok(()),
+            Room::Short { needed, available } => Err(Failure::OutOfBlocks { needed, available }),
+        }
+    }
+
+    /// Whether `reserve` would succeed.
+    fn can_reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<bool> {
+        let id = handles::sequence(seq)?;
+        let (cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        Ok(cache.can_reserve(id, num_tokens)?)
+    }
+
+    /// These tokens of `seq` were computed and accepted: full blocks are published, equal ones merged.
+    fn advance(&self, seq: &Bound<'_, PyAny>, tokens: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::sequence(seq)?;
+        let (mut cache, tokens) = self.checked(seq.py(), &[id], arrays::tokens(tokens, "tokens"))?;
+        Ok(cache.advance(id, &tokens)?)
+    }
+
+    /// Rolls `seq` back to `num_tokens` computed tokens and frees what is unused.
+    fn truncate(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::sequence(seq)?;
+        let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
+        Ok(cache.truncate(id, num_tokens)?)
+    }
+
+    /// A sequence that shares the computed blocks of `seq`; both must `reserve` before they `advance`.
+    fn fork(&self, seq: &Bound<'_, PyAny>) -> Outcome<i64> {
+        Ok(self.lock(seq.py())?.fork(handles::sequence(seq)?)?.raw())
+    }
+
+    /// Releases `seq`, tail first.
+    fn close(&self, seq: &Bound<'_, PyAny>) -> Outcome<()> {
+        Ok(self.lock(seq.py())?.close(handles::sequence(seq)?)?)
+    }
+
+    /// How many tokens a sequence opened with `tokens` would have computed; changes nothing.
+    #[pyo3(
+        name = "match",
+        signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
+        text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
+    )]
+    fn match_prefix(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+    ) -> Outcome<usize> {
+        let py = tokens.py();
+        let tokens = arrays::tokens(tokens, "tokens")?;
+        let identity = identity(&salt, &extra_keys)?;
+        Ok(self.lock(py)?.match_prefix(&tokens, &identity)?)
+    }
+
+    /// The block ids of `seq` in order, int32.
+    fn table<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+        let cache = self.lock(seq.py())?;
+        let blocks: Vec<i32> = cache.table(handles::sequence(seq)?)?.iter().map(|block| block.get()).collect();
+        drop(cache);
+        Ok(PyArray1::from_vec(seq.py(), blocks))
+    }
+
+    /// The block ids of `seqs`, int32[n, longest], unused entries 0.
+    fn tables<'py>(&self, seqs: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray2<i32>>> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        let cache = self.lock(py)?;
+        let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
+        let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        let mut flat = vec![0; tables.len() * width];
+        for (row, table) in tables.iter().enumerate() {
+            for (entry, block) in flat[row * width..].iter_mut().zip(*table) {
+                *entry = block.get();
+            }
+        }
+        drop(cache);
+        Ok(PyArray1::from_vec(py, flat).reshape([seqs.len(), width])?)
+    }
+
+    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and last_page_len, int32.
+    fn csr<'py>(&self, seqs: &Bound<'py, PyAny>, lens: &Bound<'py, PyAny>) -> Outcome<Csr<'py>> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        let (cache, lens) = self.checked(py, &seqs, arrays::counts(lens, "lens"))?;
+        let csr = cache.csr(&seqs, &lens)?;
+        drop(cache);
+        let array = |values| PyArray1::from_vec(py, values);
+        Ok((array(csr.indptr), array(csr.indices), array(csr.last_page_len)))
+    }
+
+    /// The slots of `lens` tokens of each of `seqs` from `starts` on, int64.
+    fn slots<'py>(
+        &self,
+        seqs: &Bound<'py, PyAny>,
+        starts: &Bound<'py, PyAny>,
+        lens: &Bound<'py, PyAny>,
+    ) -> Outcome<Bound<'py, PyArray1<i64>>> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        let numbers = arrays::counts(starts, "starts").and_then(|starts| Ok((starts, arrays::counts(lens, "lens")?)));
+        let (cache, (starts, lens)) = self.checked(py, &seqs, numbers)?;
+        let slots = cache.slots(&seqs, &starts, &lens)?;
+        drop(cache);
+        Ok(PyArray1::from_vec(py, slots))
+    }
+
+    /// The memory work since the last call.
+    fn take_ops(&self, py: Python<'_>) -> Outcome<Ops> {
+        Ok(Ops { ops: self.lock(py)?.take_ops() })
+    }
+
+    /// Opens a step in flight: what is freed until it ends is not reused before that.
+    fn begin_step(&self, py: Python<'_>) -> Outcome<u64> {
+        Ok(self.lock(py)?.begin_step())
+    }
+
+    /// Ends a step; they end oldest first.
+    fn end_step(&self, step: &Bound<'_, PyAny>) -> Outcome<()> {
+        // A step's number is positive: what is not, was never given.
+        let number = u64::try_from(arrays::integer(step, "step")?).unwrap_or(0);
+        Ok(self.lock(step.py())?.end_step(number)?)
+    }
+
+    /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a step is open.
+    fn clear(&self, py: Python<'_>) -> Outcome<bool> {
+        Ok(self.lock(py)?.clear())
+    }
+
+    /// Exact numbers, derived from the state.
+    fn stats(&self, py: Python<'_>) -> Outcome<CacheStats> {
+        Ok(self.lock(py)?.stats().into())
+    }
+
+    /// Checks every law on the whole state; `StateError` with the law's number where one is broken.
+    fn audit(&self, py: Python<'_>) -> Outcome<()> {
+        Ok(self.lock(py)?.audit().map_err(octavo_core::Error::State)?)
+    }
+
+    /// A picture of the blocks in text.
+    fn draw(&self, py: Python<'_>) -> Outcome<String> {
+        Ok(self.lock(py)?.draw())
+    }
+}
+
+/// Memory work before the next forward pass, read-only.
+#[pyclass(frozen, module = "octavo._core")]
+pub(crate) struct Ops {
+    ops: octavo_core::Ops,
+}
+
+#[pymethods]
+#[allow(unsafe_code, reason = "views over the vectors, which a frozen object never changes")]
+impl Ops {
+    /// int32[n, 3]: source, target, and how many of the first tokens are copied.
+    #[getter]
+    fn copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let copies = slf.get().ops.copies.as_flattened();
+        // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
+        unsafe { arrays::view(slf.as_any(), copies.as_ptr(), &[copies.len() / 3, 3]) }
+    }
+
+    /// int32[n]: blocks to be filled with zeros.
+    #[getter]
+    fn zero<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let zero = &slf.get().ops.zero;
+        // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
+        unsafe { arrays::view(slf.as_any(), zero.as_ptr(), &[zero.len()]) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Ops(copies={}, zero={})", self.ops.copies.len(), self.ops.zero.len())
+    }
+}
