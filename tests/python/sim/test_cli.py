@@ -97,7 +97,7 @@ WRONG = {
     "requests": (("simulate", "--num-requests", "0"), "num_requests must be"),
     "rate": (("simulate", "--request-rate", "0"), "request_rate must be"),
     "length": (("simulate", "--input-len", "-4"), "input_len must be"),
-    "scale": (("simulate", "--time-scale", "-1"), "time_scale must be"),
+    "scale": (("simulate", "--time-scale", "-1"), "--time-scale -1.0: a finite number at or above 0"),
     "memory": (("simulate", "--memory", "1e9"), "memory must be room for"),
     "promise": (("simulate", "--goodput", "speed:3"), "expected one of ttft, tpot, e2e"),
     "promise in words": (("simulate", "--goodput", "ttft:fast"), "'fast' is not a number of ms"),
