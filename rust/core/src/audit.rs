@@ -194,6 +194,9 @@ fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateErro
 }
 
 /// Children stand before their parents in the order of eviction (L6), and fences wait for open steps (L7).
+///
+/// A copy may hold a child whose parent is cached already; the parent is guarded then by a step at least as new as the
+/// copy's, whose end puts the child before it.
 fn check_order(cache: &Cache) -> Result<(), StateError> {
     let pool = cache.pool();
     let places: BTreeMap<BlockId, usize> = pool
@@ -205,19 +208,23 @@ fn check_order(cache: &Cache) -> Result<(), StateError> {
     let (_, fresh) = pool.blank().parts();
     for block in (0..fresh).map(BlockId::new) {
         let place = match pool.state(block) {
-            State::Cached => places.get(&block),
+            State::Cached => places.get(&block).copied(),
             State::Held {
                 published: true, ..
             } => None,
             _ => continue,
         };
-        let parent = cache.prefix().parent(block);
-        let Some((parent, at)) =
-            parent.and_then(|parent| places.get(&parent).map(|at| (parent, at)))
-        else {
+        let Some(parent) = cache.prefix().parent(block) else {
             continue;
         };
-        if place.is_none_or(|place| place >= at) {
+        let Some(&parent_place) = places.get(&parent) else {
+            continue;
+        };
+        let leaves_first = match place {
+            Some(place) => place < parent_place,
+            None => parent_place >= pool.recency().evictable(),
+        };
+        if !leaves_first {
             let text = format!(
                 "block {} would be evicted before its child {}",
                 parent.get(),
@@ -231,13 +238,13 @@ fn check_order(cache: &Cache) -> Result<(), StateError> {
         .iter()
         .find(|&(step, _)| !pool.fences().is_open(step))
     {
-        Some((step, block)) => Err(StateError::law(
-            7,
-            format!(
+        Some((step, block)) => {
+            let text = format!(
                 "block {} waits for step {step}, which is not open",
                 block.get()
-            ),
-        )),
+            );
+            Err(StateError::law(7, text))
+        }
         None => Ok(()),
     }
 }

@@ -227,9 +227,13 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// Those of [`reserve`](Self::reserve).
+    /// A dead or foreign handle.
     pub fn can_reserve(&self, seq: SequenceId, num_tokens: usize) -> Result<bool, Error> {
-        Ok(self.need(seq, num_tokens)?.total() <= self.cache.available())
+        match self.need(seq, num_tokens) {
+            Ok(need) => Ok(need.total() <= self.cache.available()),
+            Err(Error::State(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// These tokens of `seq` were computed and accepted. Blocks that they fill are published, equal ones merged.

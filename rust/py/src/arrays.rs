@@ -41,6 +41,16 @@ pub(crate) enum Tokens<'py> {
     Owned(Vec<i32>),
 }
 
+impl Tokens<'_> {
+    /// The ids as a vector of their own.
+    pub(crate) fn into_vec(self) -> Vec<i32> {
+        match self {
+            Self::Borrowed(_) => self.to_vec(),
+            Self::Owned(tokens) => tokens,
+        }
+    }
+}
+
 impl Default for Tokens<'_> {
     fn default() -> Self {
         Self::Owned(Vec::new())

@@ -6,6 +6,9 @@ mod errors;
 mod handles;
 mod identity;
 mod kvcache;
+mod outcome;
+mod plan;
+mod scheduler;
 mod sim;
 mod stats;
 
@@ -19,9 +22,15 @@ mod _core {
     #[pymodule_export]
     use crate::kvcache::{Ops, PyKvCache};
     #[pymodule_export]
-    use crate::stats::CacheStats;
+    use crate::outcome::{OutcomeIterator, PyOutcome};
+    #[pymodule_export]
+    use crate::plan::PyStepPlan;
+    #[pymodule_export]
+    use crate::scheduler::PyScheduler;
     #[pymodule_export]
     use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
+    #[pymodule_export]
+    use crate::stats::{CacheStats, SchedulerStats};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

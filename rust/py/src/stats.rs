@@ -1,6 +1,6 @@
 //! The core's numbers as frozen objects: attributes, equality, a dictionary.
 
-use octavo_core::CacheStats as CoreCacheStats;
+use octavo_core::{CacheStats as CoreCacheStats, SchedulerStats as CoreSchedulerStats};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -72,5 +72,63 @@ numbers! {
         copies,
         /// Candidates whose hash agreed and whose content did not.
         hash_collisions,
+    }
+}
+
+numbers! {
+    /// Exact numbers about a `Scheduler`: its state, and what it counted.
+    SchedulerStats from CoreSchedulerStats {
+        /// Blocks in the pool.
+        num_blocks,
+        /// Blocks that can be given out at all.
+        usable,
+        /// Blank blocks.
+        blank,
+        /// Published blocks that nobody holds.
+        cached,
+        /// Blocks that somebody holds.
+        held,
+        /// Freed blocks that wait for a step in flight.
+        fenced,
+        /// Blank and evictable blocks.
+        available,
+        /// Cached blocks that wait for a step in flight.
+        guarded,
+        /// Tokens looked up by first admissions.
+        prefix_queries,
+        /// Tokens of them that were found.
+        prefix_hits,
+        /// Blocks made findable so far.
+        published_blocks,
+        /// Blocks merged with an equal one so far.
+        merged_blocks,
+        /// Cached blocks evicted for reuse so far.
+        evicted_blocks,
+        /// Copies made so far.
+        copies,
+        /// Candidates whose hash agreed and whose content did not.
+        hash_collisions,
+        /// Requests not ended and not running.
+        waiting,
+        /// Sequences in the batch.
+        running,
+        /// Requests whose handles are alive.
+        requests,
+        /// Plans returned.
+        steps,
+        /// Plans out.
+        plans_out,
+        /// Tokens in committed plans.
+        scheduled_tokens,
+        /// Times that a running sequence lost its blocks.
+        preemptions,
+        /// Tokens computed again after that.
+        recomputed_tokens,
+        /// Tokens looked up by admissions after a preemption.
+        resumed_queries,
+        /// Tokens of them that were found.
+        resumed_hits,
+        /// Sequences that ended.
+        finished,
     }
 }

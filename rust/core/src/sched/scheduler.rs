@@ -88,7 +88,8 @@ impl Scheduler {
         self.check_request(&request)?;
         let state = &mut self.state;
         let undated = request.arrival.is_none() && state.now.is_none();
-        let arrival = request.arrival.or(state.now).unwrap_or(f64::NEG_INFINITY);
+        // Adding 0 makes the two zeros one.
+        let arrival = request.arrival.or(state.now).unwrap_or(f64::NEG_INFINITY) + 0.0;
         let rank = Rank {
             class: 0.0,
             arrival,

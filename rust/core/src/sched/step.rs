@@ -70,7 +70,7 @@ fn date_requests(state: &mut State, now: f64) {
     for seq in waiting {
         let sequence = state.sequences.live_mut(seq);
         if std::mem::take(&mut sequence.undated) {
-            sequence.rank.arrival = now;
+            sequence.rank.arrival = now + 0.0;
         }
     }
     let sequences = &state.sequences;

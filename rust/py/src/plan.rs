@@ -1,0 +1,168 @@
+//! `octavo.StepPlan`: one buffer, and read-only views of its sections that keep it alive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use octavo_core::{Dtype, Section, StepPlan};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arrays;
+use crate::errors::{Failure, Outcome};
+
+/// What a step runs: flat arrays, all in one buffer. A committed plan gives no more of them; those already asked for
+/// stay as they are.
+#[pyclass(frozen, name = "StepPlan", module = "octavo._core")]
+pub(crate) struct PyStepPlan {
+    plan: Arc<StepPlan>,
+    scheduler: Arc<Identity>,
+    committed: AtomicBool,
+}
+
+/// Tells one scheduler's plans from another's, by address.
+#[derive(Default)]
+pub(crate) struct Identity;
+
+impl PyStepPlan {
+    pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Arc<Identity>) -> Self {
+        Self { plan, scheduler, committed: AtomicBool::new(false) }
+    }
+
+    /// Refuses a plan of another scheduler, and one that was committed.
+    pub(crate) fn check_out(&self, scheduler: &Arc<Identity>) -> Outcome<u64> {
+        if !Arc::ptr_eq(&self.scheduler, scheduler) {
+            return Err(Failure::State("the plan is another scheduler's"));
+        }
+        self.check_uncommitted()?;
+        Ok(self.plan.number())
+    }
+
+    pub(crate) fn set_committed(&self) {
+        self.committed.store(true, Ordering::Release);
+    }
+
+    fn check_uncommitted(&self) -> Outcome<()> {
+        if self.committed.load(Ordering::Acquire) {
+            return Err(Failure::State("the plan was committed"));
+        }
+        Ok(())
+    }
+}
+
+/// A read-only view of the section called `name`.
+#[allow(unsafe_code, reason = "a view over the plan's buffer")]
+fn section<'py>(slf: &Bound<'py, PyStepPlan>, name: &str) -> Outcome<Bound<'py, PyAny>> {
+    let this = slf.get();
+    this.check_uncommitted()?;
+    let found = this.plan.layout().iter().find(|section| section.name == name);
+    let Some(section) = found else { return Err(Failure::State("the plan has no such array")) };
+    let shape = &section.shape[..section.ndim];
+    let data = this.plan.bytes().get(section.offset..).map_or(std::ptr::null(), <[u8]>::as_ptr);
+    // SAFETY: the section lies in the buffer, aligned for its type, as the core lays it out. The buffer belongs to the
+    // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`).
+    let view = unsafe {
+        match section.dtype {
+            Dtype::I32 => arrays::view(slf.as_any(), data.cast::<i32>(), shape),
+            Dtype::I64 => arrays::view(slf.as_any(), data.cast::<i64>(), shape),
+        }
+    };
+    Ok(view?)
+}
+
+macro_rules! plan_methods {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        #[pymethods]
+        impl PyStepPlan {
+            $(
+                $(#[$doc])*
+                #[getter]
+                fn $name<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyAny>> {
+                    section(slf, stringify!($name))
+                }
+            )+
+
+            /// Counts the plans of this scheduler from 0.
+            #[getter]
+            fn number(&self) -> u64 {
+                self.plan.number()
+            }
+
+            /// How many of the first rows are decodes.
+            #[getter]
+            fn num_decodes(&self) -> usize {
+                self.plan.num_decodes()
+            }
+
+            /// uint8: all arrays as they lie, for one copy to a device or one message to the ranks.
+            #[getter]
+            #[allow(unsafe_code, reason = "a view over the plan's buffer")]
+            fn buffer<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyAny>> {
+                slf.get().check_uncommitted()?;
+                let bytes = slf.get().plan.bytes();
+                // SAFETY: as in `section`.
+                Ok(unsafe { arrays::view(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
+            }
+
+            /// Where each array lies in `buffer`: dtype, offset in bytes and shape, by name.
+            #[getter]
+            fn layout<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyDict>> {
+                self.check_uncommitted()?;
+                let layout = PyDict::new(py);
+                for Section { name, dtype, offset, shape, ndim } in self.plan.layout() {
+                    let dtype = match dtype {
+                        Dtype::I32 => "int32",
+                        Dtype::I64 => "int64",
+                    };
+                    layout.set_item(name, (dtype, offset, PyTuple::new(py, &shape[..*ndim])?))?;
+                }
+                Ok(layout)
+            }
+
+            fn __repr__(&self) -> String {
+                let state = if self.committed.load(Ordering::Acquire) { ", committed" } else { "" };
+                format!("StepPlan(number={}, num_decodes={}{state})", self.plan.number(), self.plan.num_decodes())
+            }
+        }
+    };
+}
+
+plan_methods! {
+    /// int64[N]: who runs, decodes first.
+    seqs,
+    /// int32[N]: the stable row of each.
+    rows,
+    /// int32[N]: tokens to compute for each.
+    num_tokens,
+    /// int32[N+1]: where each one's tokens begin.
+    query_start,
+    /// int32[T]: the tokens to compute.
+    token_ids,
+    /// int32[T]: their positions.
+    positions,
+    /// int64[T]: where each token's KV goes.
+    slot_mapping,
+    /// int32[U, 3]: tokens not yet known: index in T, plan number, index in that plan's `sample`.
+    token_source,
+    /// int32[N]: context length after this step.
+    seq_lens,
+    /// int32[S]: which of the T tokens a token is sampled behind.
+    sample,
+    /// int64[P]: who samples.
+    sample_seqs,
+    /// int32[P+1]: where each one's indices begin in `sample`.
+    sample_indptr,
+    /// int32[C, 4]: changes of the block tables: group, row, index, block.
+    table_changes,
+    /// int32[·, 3]: copies before the forward pass: source, target, number of tokens.
+    copies,
+    /// int32[·]: blocks to be filled with zeros before it.
+    zero,
+    /// int64[·]: who was admitted for the first time.
+    admitted,
+    /// int64[·]: who was admitted again.
+    resumed,
+    /// int64[·]: who lost row and blocks.
+    preempted,
+    /// int64[·]: whose end took effect.
+    ended,
+}

@@ -1,0 +1,234 @@
+//! `octavo.Scheduler`: requests in, plans out, sampled tokens in.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use numpy::PyArray1;
+use octavo_core::{Request, Scheduler, StepPlan};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arrays::{self, Given};
+use crate::config::Options;
+use crate::errors::{Failure, Outcome};
+use crate::handles;
+use crate::identity::identity;
+use crate::outcome::PyOutcome;
+use crate::plan::{Identity, PyStepPlan};
+use crate::stats::SchedulerStats;
+
+/// Decides what every step runs, on which blocks.
+///
+/// `add` and `abort` may be called from any thread; `step` and `commit` from one. A call that raises changed nothing.
+#[pyclass(frozen, name = "Scheduler", module = "octavo._core")]
+pub(crate) struct PyScheduler {
+    state: Mutex<State>,
+    identity: Arc<Identity>,
+}
+
+struct State {
+    scheduler: Scheduler,
+    /// One buffer for each plan that may be out, and one more, so that the newest committed plan can still be looked at.
+    ring: Vec<Arc<StepPlan>>,
+}
+
+/// A buffer that nobody looks at: one given back, or a fresh one in the place of one that is still held.
+fn free_buffer(ring: &mut [Arc<StepPlan>]) -> Option<&mut Arc<StepPlan>> {
+    let free = ring.iter_mut().position(|plan| Arc::get_mut(plan).is_some());
+    if free.is_none() {
+        ring.rotate_left(1);
+        *ring.first_mut()? = Arc::default();
+    }
+    ring.get_mut(free.unwrap_or(0))
+}
+
+impl PyScheduler {
+    fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, State>> {
+        Ok(self.state.lock_py_attached(py)?)
+    }
+}
+
+#[pymethods]
+impl PyScheduler {
+    #[new]
+    #[pyo3(
+        signature = (num_blocks, **options),
+        text_signature = "(num_blocks, *, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048, \
+                          max_model_len=32768, batching='chunked', policy='fcfs', aging=0.0, bypass_limit=0, \
+                          max_partial_prefills=4, long_prefill_threshold=0, watermark=0.01, reserve='on_demand', \
+                          preemption='recompute', victim='latest', inflight_steps=1, num_lookahead=0, \
+                          prefix_caching=True, partial_hits=False, dedupe=True, reserve_null_block=False, \
+                          eviction='lru', hash_seed=0, host_blocks=0, disk_blocks=0, events=False, \
+                          tenant_weights=..., max_adapters_per_step=0)"
+    )]
+    fn new(num_blocks: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> Outcome<Self> {
+        let options = Options::of_scheduler(num_blocks, options)?;
+        let config = options.scheduler()?;
+        let inflight_steps = usize::try_from(config.inflight_steps).unwrap_or(0);
+        let scheduler = Scheduler::new(config).map_err(|error| options.refusal(error))?;
+        let ring = vec![Arc::default(); inflight_steps + 1];
+        Ok(Self { state: Mutex::new(State { scheduler, ring }), identity: Arc::default() })
+    }
+
+    /// Takes a request into the queue.
+    #[pyo3(
+        signature = (
+            prompt, *, max_tokens, min_tokens=Given(None), stop_token_ids=Given(None), n=Given(None),
+            priority=Given(None), deadline=None, arrival=None, tenant=Given(None), adapter=Given(None),
+            salt=Given(None), extra_keys=Given(None), key=None, ready=true, use_cache=true
+        ),
+        text_signature = "($self, prompt, *, max_tokens, min_tokens=0, stop_token_ids=(), n=1, priority=0, \
+                          deadline=None, arrival=None, tenant=0, adapter=0, salt=b'', extra_keys=(), key=None, \
+                          ready=True, use_cache=True)"
+    )]
+    #[allow(clippy::too_many_arguments, reason = "the keywords of CONTRACT §3.1, each one a Python argument")]
+    fn add(
+        &self,
+        prompt: &Bound<'_, PyAny>,
+        max_tokens: &Bound<'_, PyAny>,
+        min_tokens: Given<'_>,
+        stop_token_ids: Given<'_>,
+        n: Given<'_>,
+        priority: Given<'_>,
+        deadline: Option<f64>,
+        arrival: Option<f64>,
+        tenant: Given<'_>,
+        adapter: Given<'_>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+        key: Option<Bound<'_, PyAny>>,
+        ready: bool,
+        use_cache: bool,
+    ) -> Outcome<i64> {
+        let number = |given: &Given<'_>, name, default| given.read(default, |value| arrays::count(value, name));
+        let adapter = number(&adapter, "adapter", 0)? as u64;
+        let request = Request {
+            min_tokens: number(&min_tokens, "min_tokens", 0)?,
+            stop_token_ids: stop_token_ids
+                .read(Vec::new(), |ids| Ok(arrays::tokens(ids, "stop_token_ids")?.into_vec()))?,
+            n: number(&n, "n", 1)?,
+            priority: priority.read(0, |value| arrays::integer(value, "priority"))?,
+            deadline,
+            arrival,
+            tenant: number(&tenant, "tenant", 0)? as u64,
+            identity: identity(&salt, &extra_keys)?.with_adapter(adapter),
+            // A callable has no number yet; the core refuses keys of every kind for now.
+            key: key.map(|key| key.extract().unwrap_or(f64::NAN)),
+            ready,
+            use_cache,
+            ..Request::new(
+                arrays::tokens(prompt, "prompt")?.into_vec(),
+                arrays::count(max_tokens, "max_tokens")?,
+            )
+        };
+        Ok(self.lock(prompt.py())?.scheduler.add(request)?.raw())
+    }
+
+    /// The handles of the request's sequences.
+    fn sequences<'py>(&self, request: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyTuple>> {
+        let id = handles::request(request)?;
+        let state = self.lock(request.py())?;
+        let raw: Vec<i64> = state.scheduler.sequences(id)?.iter().map(|seq| seq.raw()).collect();
+        drop(state);
+        Ok(PyTuple::new(request.py(), raw)?)
+    }
+
+    /// Prompt and accepted outputs of `seq`, int32, readable until the step after the outcome that reported its end.
+    fn tokens<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+        let id = handles::sequence(seq)?;
+        let state = self.lock(seq.py())?;
+        let tokens = state.scheduler.tokens(id)?.to_vec();
+        drop(state);
+        Ok(PyArray1::from_vec(seq.py(), tokens))
+    }
+
+    /// Ends a request or one of its sequences as aborted; what has ended already stays as it is.
+    fn abort(&self, handle: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::either(handle)?;
+        Ok(self.lock(handle.py())?.scheduler.abort(id)?)
+    }
+
+    /// Ends a request or one of its sequences as finished by the engine.
+    fn finish(&self, handle: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::either(handle)?;
+        Ok(self.lock(handle.py())?.scheduler.finish(id)?)
+    }
+
+    /// Decides the next step; None where nothing can run before a commit or an `add`.
+    fn step(&self, py: Python<'_>, now: f64) -> Outcome<Option<PyStepPlan>> {
+        let mut state = self.lock(py)?;
+        let State { scheduler, ring } = &mut *state;
+        let Some(buffer) = free_buffer(ring) else { return Err(Failure::State("the ring of plans is empty")) };
+        let Some(plan) = Arc::get_mut(buffer) else { return Err(Failure::State("the plan's buffer is in use")) };
+        let planned = scheduler.step(now, plan)?;
+        Ok(planned.then(|| PyStepPlan::new(Arc::clone(buffer), Arc::clone(&self.identity))))
+    }
+
+    /// Hands the step's sampled tokens back, in the order of `sample_seqs`.
+    #[pyo3(signature = (plan, tokens, counts=None))]
+    fn commit(
+        &self,
+        plan: &Bound<'_, PyStepPlan>,
+        tokens: &Bound<'_, PyAny>,
+        counts: Option<&Bound<'_, PyAny>>,
+    ) -> Outcome<PyOutcome> {
+        let tokens = arrays::tokens(tokens, "tokens");
+        let counts = counts.map(|counts| arrays::tokens(counts, "counts")).transpose();
+        let mut state = self.lock(plan.py())?;
+        let number = plan.get().check_out(&self.identity)?;
+        let mut outcome = octavo_core::Outcome::default();
+        state.scheduler.commit(number, &tokens?, counts?.as_deref(), &mut outcome)?;
+        plan.get().set_committed();
+        Ok(PyOutcome::new(outcome))
+    }
+
+    /// Whether a sequence has not ended, a plan is out, or an end is unreported.
+    #[getter]
+    fn has_work(&self, py: Python<'_>) -> Outcome<bool> {
+        Ok(self.lock(py)?.scheduler.has_work())
+    }
+
+    /// For each KV group int32[max_num_seqs, width], read-only: the tables by row after the newest step, unused entries
+    /// 0. The views are live: the next step changes them.
+    #[getter]
+    #[allow(unsafe_code, reason = "live views over the core's tables")]
+    fn block_tables<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyTuple>> {
+        let state = slf.get().lock(slf.py())?;
+        let tables = state.scheduler.block_tables(0);
+        let width = state.scheduler.table_width();
+        let (first, shape) = (tables.as_ptr(), [tables.len() / width, width]);
+        drop(state);
+        // SAFETY: the core allocates the tables once, when it is built, and never moves them; the scheduler that owns
+        // them is kept alive by the view. They are written in `step` only, as the contract says of this array.
+        let view = unsafe { arrays::view(slf.as_any(), first, &shape) }?;
+        Ok(PyTuple::new(slf.py(), [view])?)
+    }
+
+    /// How many tokens of `tokens` are cached; changes nothing.
+    #[pyo3(
+        name = "match",
+        signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
+        text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
+    )]
+    fn match_prefix(&self, tokens: &Bound<'_, PyAny>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<usize> {
+        let py = tokens.py();
+        let tokens = arrays::tokens(tokens, "tokens")?;
+        let identity = identity(&salt, &extra_keys)?;
+        Ok(self.lock(py)?.scheduler.match_prefix(&tokens, &identity)?)
+    }
+
+    /// Exact numbers, derived from the state.
+    fn stats(&self, py: Python<'_>) -> Outcome<SchedulerStats> {
+        Ok(self.lock(py)?.scheduler.stats().into())
+    }
+
+    /// Checks every law on the whole state; `StateError` with the law's number where one is broken.
+    fn audit(&self, py: Python<'_>) -> Outcome<()> {
+        Ok(self.lock(py)?.scheduler.audit().map_err(octavo_core::Error::State)?)
+    }
+
+    /// A picture of the blocks in text.
+    fn draw(&self, py: Python<'_>) -> Outcome<String> {
+        Ok(self.lock(py)?.scheduler.draw())
+    }
+}

@@ -1,0 +1,296 @@
+"""The naive twin of `octavo.KVCache`: the same calls, results and errors, without a thought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import (
+    OutOfBlocks,
+    RequestError,
+    StaleHandleError,
+    StateError,
+    UnknownHandleError,
+)
+from support.naive_draw import draw
+from support.naive_identity import Identity, checked_identity, checked_tokens
+from support.naive_laws import check_pool
+from support.naive_pool import NaivePool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass
+class _Sequence:
+    identity: Identity
+    table: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # the computed ones
+    reserved: int = 0
+
+    @property
+    def computed(self) -> int:
+        return len(self.tokens)
+
+
+class NaiveCache:
+    """Handles are 1, 2, 3 … and never given twice."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, *, prefix_caching: bool = True
+    ) -> None:
+        self.pool = NaivePool(num_blocks, block_size)
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.alive: dict[int, _Sequence] = {}
+        self.num_issued = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+
+    # --- sequences ---------------------------------------------------------------------------
+
+    def open(
+        self, tokens: Sequence[int] = (), *, salt: bytes = b"", extra_keys: Sequence[Any] = ()
+    ) -> int:
+        prompt = checked_tokens("tokens", tokens)
+        identity = checked_identity(salt, extra_keys)
+        hit = self._hit(identity, prompt)
+        for number in hit:
+            self.pool.claim(number)
+        length = len(hit) * self.block_size
+        if self.prefix_caching:
+            self.prefix_queries += len(prompt)
+            self.prefix_hits += length
+        return self._issue(_Sequence(identity, hit, prompt[:length], length))
+
+    def match(
+        self, tokens: Sequence[int], *, salt: bytes = b"", extra_keys: Sequence[Any] = ()
+    ) -> int:
+        prompt = checked_tokens("tokens", tokens)
+        return len(self._hit(checked_identity(salt, extra_keys), prompt)) * self.block_size
+
+    def num_computed(self, seq: int) -> int:
+        return self._sequence(seq).computed
+
+    def can_reserve(self, seq: int, num_tokens: int) -> bool:
+        try:
+            needed = self._blocks_needed(self._sequence(seq), num_tokens)
+        except StateError:
+            return False
+        return needed <= self.pool.available()
+
+    def reserve(self, seq: int, num_tokens: int) -> None:
+        sequence = self._sequence(seq)
+        needed = self._blocks_needed(sequence, num_tokens)
+        available = self.pool.available()
+        if needed > available:
+            raise OutOfBlocks(needed, available)
+        if num_tokens <= sequence.reserved:
+            return
+        self._make_tail_writable(sequence)
+        new = _ceil(num_tokens, self.block_size) - len(sequence.table)
+        sequence.table += self.pool.allocate(new)
+        sequence.reserved = num_tokens
+
+    def advance(self, seq: int, tokens: Sequence[int]) -> None:
+        sequence = self._sequence(seq)
+        added = checked_tokens("tokens", tokens)
+        if sequence.computed + len(added) > sequence.reserved:
+            raise StateError("advance beyond the reservation")
+        full_before = sequence.computed // self.block_size
+        sequence.tokens += added
+        if not self.prefix_caching:
+            return
+        for index in range(full_before, sequence.computed // self.block_size):
+            history = sequence.identity.history(sequence.tokens, index + 1, self.block_size)
+            sequence.table[index] = self.pool.publish(sequence.table[index], history)
+
+    def truncate(self, seq: int, num_tokens: int) -> None:
+        sequence = self._sequence(seq)
+        if num_tokens < 0:
+            raise RequestError("num_tokens", "is negative")
+        if num_tokens > sequence.computed:
+            raise StateError("truncate beyond what is computed")
+        del sequence.tokens[num_tokens:]
+        self._void_reservation(sequence)
+
+    def fork(self, seq: int) -> int:
+        parent = self._sequence(seq)
+        self._void_reservation(parent)
+        for number in parent.table:
+            self.pool.claim(number)
+        return self._issue(
+            _Sequence(parent.identity, list(parent.table), list(parent.tokens), parent.reserved)
+        )
+
+    def close(self, seq: int) -> None:
+        self.pool.release_table(self._sequence(seq).table)
+        del self.alive[seq]
+
+    # --- arrays ------------------------------------------------------------------------------
+
+    def table(self, seq: int) -> list[int]:
+        return list(self._sequence(seq).table)
+
+    def tables(self, seqs: Sequence[int]) -> list[list[int]]:
+        tables = [self.table(seq) for seq in seqs]
+        width = max(map(len, tables), default=0)
+        return [table + [0] * (width - len(table)) for table in tables]
+
+    def csr(
+        self, seqs: Sequence[int], lens: Sequence[int]
+    ) -> tuple[list[int], list[int], list[int]]:
+        self._check_ranges(seqs, [0] * len(seqs), lens)
+        indptr, indices, last_page_len = [0], list[int](), list[int]()
+        for seq, length in zip(seqs, lens, strict=True):
+            num_blocks = _ceil(length, self.block_size)
+            indices += self.alive[seq].table[:num_blocks]
+            indptr.append(len(indices))
+            last_page_len.append(length - (num_blocks - 1) * self.block_size if length else 0)
+        return indptr, indices, last_page_len
+
+    def slots(self, seqs: Sequence[int], starts: Sequence[int], lens: Sequence[int]) -> list[int]:
+        self._check_ranges(seqs, starts, lens)
+        return [
+            self.alive[seq].table[position // self.block_size] * self.block_size
+            + position % self.block_size
+            for seq, start, length in zip(seqs, starts, lens, strict=True)
+            for position in range(start, start + length)
+        ]
+
+    def take_ops(self) -> list[tuple[int, int, int]]:
+        return [(copy.source, copy.target, copy.num_tokens) for copy in self.pool.take_copies()]
+
+    # --- the whole ---------------------------------------------------------------------------
+
+    def begin_step(self) -> int:
+        return self.pool.begin_step()
+
+    def end_step(self, step: int) -> None:
+        self.pool.end_step(step)
+
+    def clear(self) -> bool:
+        return self.pool.clear()
+
+    def stats(self) -> dict[str, int]:
+        return pool_stats(self.pool) | {
+            "sequences": len(self.alive),
+            "open_steps": len(self.pool.open_steps),
+            "prefix_queries": self.prefix_queries,
+            "prefix_hits": self.prefix_hits,
+        }
+
+    def draw(self, order: Sequence[int] | None = None) -> str:
+        """The picture; `order` is that of the real handles' slots, which the twin has not."""
+        named = [self.alive[seq] for seq in (self.alive if order is None else order)]
+        return draw(self.pool, [(sequence.computed, sequence.table) for sequence in named])
+
+    def audit(self) -> None:
+        check_pool(self.pool, [sequence.table for sequence in self.alive.values()])
+        for sequence in self.alive.values():
+            assert sequence.computed <= sequence.reserved
+            assert len(sequence.table) == _ceil(sequence.reserved, self.block_size)
+            self._check_contents(sequence)
+
+    # --- within ------------------------------------------------------------------------------
+
+    def _issue(self, sequence: _Sequence) -> int:
+        self.num_issued += 1
+        self.alive[self.num_issued] = sequence
+        return self.num_issued
+
+    def _sequence(self, seq: int) -> _Sequence:
+        if seq in self.alive:
+            return self.alive[seq]
+        if 1 <= seq <= self.num_issued:
+            raise StaleHandleError(seq)
+        raise UnknownHandleError(seq)
+
+    def _hit(self, identity: Identity, prompt: list[int]) -> list[int]:
+        if not self.prefix_caching or not prompt:
+            return []
+        limit = (len(prompt) - 1) // self.block_size
+        return self.pool.longest_hit(identity, prompt, limit)
+
+    def _blocks_needed(self, sequence: _Sequence, num_tokens: int) -> int:
+        if num_tokens < 0:
+            raise RequestError("num_tokens", "is negative")
+        if num_tokens <= sequence.reserved:
+            return 0
+        new = _ceil(num_tokens, self.block_size) - len(sequence.table)
+        tail, offset = self._tail(sequence)
+        if tail is None or self.pool.is_writable(tail, offset):
+            return new
+        self.pool.source_of_copy(tail, offset)
+        return new + 1
+
+    def _make_tail_writable(self, sequence: _Sequence) -> None:
+        tail, offset = self._tail(sequence)
+        if tail is None:
+            return
+        if self.pool.is_writable(tail, offset):
+            self.pool.blocks[tail].history = None
+        else:
+            index = sequence.computed // self.block_size
+            sequence.table[index] = self.pool.copy(tail, offset)
+
+    def _tail(self, sequence: _Sequence) -> tuple[int | None, int]:
+        """The block that the next token goes into, if it holds earlier ones, and how many."""
+        index, offset = divmod(sequence.computed, self.block_size)
+        return (sequence.table[index], offset) if offset else (None, 0)
+
+    def _void_reservation(self, sequence: _Sequence) -> None:
+        keep = _ceil(sequence.computed, self.block_size)
+        self.pool.release_table(sequence.table[keep:])
+        del sequence.table[keep:]
+        sequence.reserved = sequence.computed
+
+    def _check_ranges(
+        self, seqs: Sequence[int], starts: Sequence[int], lens: Sequence[int]
+    ) -> None:
+        sequences = [self._sequence(seq) for seq in seqs]
+        if not len(seqs) == len(starts) == len(lens):
+            raise RequestError("lens", "has another length than seqs")
+        for sequence, start, length in zip(sequences, starts, lens, strict=True):
+            if start < 0 or length < 0:
+                raise RequestError("starts" if start < 0 else "lens", "is negative")
+            if start + length > sequence.reserved:
+                raise StateError("beyond the reservation")
+
+    def _check_contents(self, sequence: _Sequence) -> None:
+        """L3 and L5: every block that a table shares holds the sequence's own history."""
+        for index in range(_ceil(sequence.computed, self.block_size)):
+            history = self.pool.blocks[sequence.table[index]].history
+            if history is None:
+                continue
+            end = (index + 1) * self.block_size
+            known = sequence.tokens[:end]
+            assert list(history.tokens[: len(known)]) == known, "L5"
+            assert history.keys == sequence.identity.history([], index + 1, self.block_size).keys
+            assert history.salt == sequence.identity.salt, "L5"
+        if sequence.reserved > sequence.computed:
+            first_written = sequence.computed // self.block_size
+            for number in sequence.table[first_written:]:
+                assert self.pool.blocks[number].tables == 1, "L3: one writer"
+                assert self.pool.blocks[number].history is None, "L3: not findable"
+
+
+def pool_stats(pool: NaivePool) -> dict[str, int]:
+    return {
+        "num_blocks": pool.num_blocks,
+        "usable": pool.num_blocks,
+        "blank": pool.num_blank(),
+        "cached": len(pool.recency),
+        "held": sum(block.count > 0 for block in pool.blocks.values()),
+        "fenced": len(pool.fenced),
+        "available": pool.available(),
+        "guarded": len(pool.recency) - len(pool.evictable()),
+        "published_blocks": pool.published_blocks,
+        "merged_blocks": pool.merged_blocks,
+        "evicted_blocks": pool.evicted_blocks,
+        "copies": pool.copies_made,
+    }
+
+
+def _ceil(amount: int, size: int) -> int:
+    return -(-amount // size)

@@ -1,0 +1,153 @@
+"""Whatever is passed, a call returns, or raises one of our errors or a TypeError: it never panics."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import octavo
+
+INTEGERS = st.sampled_from([0, 1, 2, 3, -1, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**70])
+ARRAYS = st.one_of(
+    st.lists(st.integers(-1, 5), max_size=6),
+    st.lists(st.integers(0, 3), max_size=6).map(lambda items: np.array(items, np.int32)),
+    st.lists(st.integers(0, 3), max_size=6).map(lambda items: np.array(items, np.uint8)[::-1]),
+    st.sampled_from(
+        [
+            np.zeros((0, 3), np.int32),
+            np.zeros((), np.int64),
+            np.array([2**63], np.uint64),
+            np.array(["a"]),
+            np.array([None, 1], object),
+            np.array([1 + 2j]),
+            np.array(["2020-01-01"], "datetime64[D]"),
+            np.zeros(2, [("a", "i4")]),
+            np.ma.masked_array([1, 2], [True, False]),
+            range(3),
+            range(2**65),
+            memoryview(b"abc"),
+        ]
+    ),
+)
+JUNK = st.one_of(
+    INTEGERS,
+    INTEGERS.map(lambda value: -value),
+    ARRAYS,
+    st.sampled_from([None, True, 1.5, math.nan, math.inf, "chunked", "", "\ud800", b"", b"x"]),
+    st.sampled_from([(), {}, {1: 2.0}, object(), int, ((0, None, "k", b"v"),), [(0, 1, "", b"")]]),
+)
+ACCEPTED = (octavo.OctavoError, TypeError)
+
+CACHE_CALLS = {
+    "open": 1,
+    "num_computed": 1,
+    "reserve": 2,
+    "can_reserve": 2,
+    "advance": 2,
+    "truncate": 2,
+    "fork": 1,
+    "close": 1,
+    "match": 1,
+    "table": 1,
+    "tables": 1,
+    "csr": 2,
+    "slots": 3,
+    "take_ops": 0,
+    "begin_step": 0,
+    "end_step": 1,
+    "clear": 0,
+    "stats": 0,
+    "audit": 0,
+    "draw": 0,
+}
+SCHEDULER_CALLS = {
+    "sequences": 1,
+    "tokens": 1,
+    "abort": 1,
+    "finish": 1,
+    "step": 1,
+    "commit": 2,
+    "match": 1,
+    "stats": 0,
+    "audit": 0,
+    "draw": 0,
+}
+ADD = st.fixed_dictionaries(
+    {"prompt": st.one_of(ARRAYS, JUNK), "max_tokens": JUNK},
+    optional={
+        name: JUNK
+        for name in (
+            "min_tokens stop_token_ids n priority deadline arrival tenant adapter salt extra_keys"
+            " key ready use_cache"
+        ).split()
+    },
+)
+
+
+def public_calls(kind: type) -> set[str]:
+    return {name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))}
+
+
+def test_every_call_is_tried():
+    assert public_calls(octavo.KVCache) == set(CACHE_CALLS)
+    assert public_calls(octavo.Scheduler) == set(SCHEDULER_CALLS) | {"add"}
+
+
+def attempt(call, *arguments, **keywords):
+    try:
+        return call(*arguments, **keywords)
+    except ACCEPTED:
+        return None
+
+
+@given(st.data())
+def test_cache_survives_junk(data):
+    cache = octavo.KVCache(4, 2)
+    handles = [cache.open([1, 2, 3])]
+    for _ in range(12):
+        name = data.draw(st.sampled_from(sorted(CACHE_CALLS)))
+        arguments = [
+            data.draw(st.one_of(st.sampled_from(handles), st.just(handles), JUNK))
+            for _ in range(CACHE_CALLS[name])
+        ]
+        result = attempt(getattr(cache, name), *arguments)
+        if name in ("open", "fork") and result is not None:
+            handles.append(result)
+        cache.audit()
+
+
+@given(st.data())
+def test_scheduler_survives_junk(data):
+    scheduler = octavo.Scheduler(6, block_size=2, max_model_len=16, max_num_seqs=3)
+    handles = [scheduler.add([1, 2, 3], max_tokens=2)]
+    handles.extend(scheduler.sequences(handles[0]))
+    plans = [scheduler.step(0.0)]
+    for _ in range(12):
+        name = data.draw(st.sampled_from([*sorted(SCHEDULER_CALLS), "add"]))
+        if name == "add":
+            attempt(scheduler.add, **data.draw(ADD))
+        else:
+            arguments = [
+                data.draw(st.one_of(st.sampled_from(handles), st.sampled_from(plans), JUNK))
+                for _ in range(SCHEDULER_CALLS[name])
+            ]
+            result = attempt(getattr(scheduler, name), *arguments)
+            if name == "step" and result is not None:
+                plans.append(result)
+        scheduler.audit()
+
+
+@pytest.mark.parametrize("kind", [octavo.KVCache, octavo.Scheduler])
+@given(st.data())
+def test_constructors_survive_junk(kind, data):
+    names = [*octavo.SchedulerConfig.__dataclass_fields__, "groups", "_hash_bits"]
+    # Sizes that a machine could allocate, and did, would only slow the test down.
+    big = {"num_blocks", "max_num_seqs", "max_model_len"}
+    chosen = data.draw(st.lists(st.sampled_from(names), max_size=4, unique=True))
+    options = {
+        name: data.draw(JUNK if name not in big else st.sampled_from([0, 1, 2, -1, 2**70, None]))
+        for name in chosen
+    }
+    attempt(kind, **{"num_blocks": 3, **options})

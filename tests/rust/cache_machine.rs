@@ -1,0 +1,412 @@
+//! Sequences of calls on the allocator and on its naive model, in worlds so small that blocks are
+//! always short and histories always meet; after every call the two must agree in everything that
+//! can be seen, and the core's `audit` must find nothing.
+//!
+//! `PROPTEST_CASES` sets the number of cases, 256 without it; failures are kept under
+//! `tests/rust/regressions`.
+
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "a test over tiny worlds: it stops at the first surprise, and its model is shared"
+)]
+
+mod support;
+
+use octavo_core::{CacheConfig, KvCache, Room, SequenceId};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use support::bridge;
+use support::cache::{CacheModel, Fault, Room as ModelRoom};
+use support::names::{Identity, Span};
+
+#[derive(Clone, Debug)]
+struct World {
+    num_blocks: usize,
+    block_size: usize,
+    prefix_caching: bool,
+    hash_seed: u64,
+}
+
+/// A call; sequences and steps are chosen modulo what there is when the call is made.
+#[derive(Clone, Debug)]
+enum Op {
+    Open { tokens: Vec<i32>, identity: usize },
+    /// Opens with what another sequence has computed, and a little more.
+    OpenLike { seq: usize, keep: usize, more: Vec<i32> },
+    Reserve { seq: usize, num_tokens: usize },
+    Advance { seq: usize, tokens: Vec<i32> },
+    /// Reserves room for the tokens and advances by them.
+    Grow { seq: usize, tokens: Vec<i32> },
+    Truncate { seq: usize, num_tokens: usize },
+    Fork { seq: usize },
+    Close { seq: usize },
+    Match { tokens: Vec<i32>, identity: usize },
+    Views { seqs: Vec<usize>, starts: Vec<usize>, lens: Vec<usize> },
+    TakeOps,
+    BeginStep,
+    EndStep { step: usize },
+    EndAnyStep { step: u64 },
+    Clear,
+    /// Any call on a sequence that is closed, or was never there.
+    Dead { seq: usize, call: usize },
+}
+
+/// Identities whose keys are told apart only by salt, kind, value, place or reach.
+fn identities() -> Vec<Identity> {
+    let with = |salt: &[u8], spans: Vec<Span>| Identity { salt: salt.to_vec(), spans };
+    vec![
+        with(b"", vec![]),
+        with(b"s", vec![]),
+        with(b"", vec![Span::new(0, None, "s", b"")]),
+        with(b"", vec![Span::new(0, None, "adapter", b"s")]),
+        with(b"", vec![Span::new(2, Some(5), "image", b"x")]),
+        with(b"", vec![Span::new(2, None, "image", b"x"), Span::new(0, Some(1), "image", b"y")]),
+        with(b"", vec![Span::new(0, Some(1), "image", b"y"), Span::new(2, None, "image", b"x")]),
+        with(b"", vec![Span::new(0, Some(2), "k", b""), Span::new(0, Some(90), "k", b"")]),
+        with(b"", vec![Span::new(0, Some(2), "k", b""), Span::new(0, None, "k", b"")]),
+    ]
+}
+
+fn identity_index() -> impl Strategy<Value = usize> {
+    prop_oneof![12 => Just(0usize), 2 => Just(1usize), 5 => 0usize..identities().len()]
+}
+
+fn tokens(longest: usize) -> impl Strategy<Value = Vec<i32>> {
+    prop_oneof![
+        1 => prop::collection::vec(Just(0), 0..=longest),
+        3 => prop::collection::vec(0..2i32, 0..=longest),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let seq = 0usize..8;
+    prop_oneof![
+        8 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Open { tokens, identity }),
+        4 => (seq.clone(), 0usize..14, tokens(2))
+            .prop_map(|(seq, keep, more)| Op::OpenLike { seq, keep, more }),
+        6 => (seq.clone(), 0usize..20).prop_map(|(seq, num_tokens)| Op::Reserve { seq, num_tokens }),
+        4 => (seq.clone(), tokens(5)).prop_map(|(seq, tokens)| Op::Advance { seq, tokens }),
+        1 => (seq.clone(), prop::collection::vec(-1..2i32, 1..3))
+            .prop_map(|(seq, tokens)| Op::Advance { seq, tokens }),
+        14 => (seq.clone(), tokens(6)).prop_map(|(seq, tokens)| Op::Grow { seq, tokens }),
+        6 => (seq.clone(), 0usize..16).prop_map(|(seq, num_tokens)| Op::Truncate { seq, num_tokens }),
+        6 => seq.clone().prop_map(|seq| Op::Fork { seq }),
+        6 => seq.clone().prop_map(|seq| Op::Close { seq }),
+        2 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Match { tokens, identity }),
+        2 => (
+            prop::collection::vec(0usize..8, 0..4),
+            prop::collection::vec(0usize..6, 0..4),
+            prop::collection::vec(0usize..12, 0..4),
+        )
+            .prop_map(|(seqs, starts, lens)| Op::Views { seqs, starts, lens }),
+        5 => Just(Op::TakeOps),
+        3 => Just(Op::BeginStep),
+        4 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
+        1 => (0u64..6).prop_map(|step| Op::EndAnyStep { step }),
+        1 => Just(Op::Clear),
+        1 => (0usize..20, 0usize..10).prop_map(|(seq, call)| Op::Dead { seq, call }),
+    ]
+}
+
+fn world() -> impl Strategy<Value = World> {
+    (1usize..=12, 1usize..=4, prop::bool::weighted(0.9), any::<u64>()).prop_map(
+        |(num_blocks, block_size, prefix_caching, hash_seed)| World {
+            num_blocks,
+            block_size,
+            prefix_caching,
+            hash_seed,
+        },
+    )
+}
+
+/// The core and the model side by side.
+struct Pair {
+    core: KvCache,
+    model: CacheModel,
+    /// Live sequences: the model's number and the core's handle.
+    live: Vec<(usize, SequenceId)>,
+    dead: Vec<(usize, SequenceId)>,
+}
+
+impl Pair {
+    fn new(world: &World, hash_bits: i64) -> Self {
+        let config = CacheConfig {
+            block_size: world.block_size as i64,
+            prefix_caching: world.prefix_caching,
+            hash_seed: world.hash_seed,
+            hash_bits,
+            ..CacheConfig::new(world.num_blocks as i64)
+        };
+        Self {
+            core: KvCache::new(config).expect("a world in range"),
+            model: CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching),
+            live: Vec::new(),
+            dead: Vec::new(),
+        }
+    }
+
+    fn pick(&self, seq: usize) -> Option<(usize, SequenceId)> {
+        (!self.live.is_empty()).then(|| self.live[seq % self.live.len()])
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Open { tokens, identity } => self.open(tokens, &identities()[*identity]),
+            Op::OpenLike { seq, keep, more } => {
+                if let Some((model, _)) = self.pick(*seq) {
+                    let like = self.model.sequence(model).expect("live").clone();
+                    let mut tokens = like.tokens;
+                    tokens.truncate(*keep);
+                    tokens.extend(more);
+                    self.open(&tokens, &like.identity);
+                }
+            }
+            Op::Reserve { seq, num_tokens } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    self.reserve(model, core, *num_tokens);
+                }
+            }
+            Op::Advance { seq, tokens } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let expected = self.model.advance(model, tokens);
+                    let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
+                    assert_eq!(found, expected, "advance");
+                }
+            }
+            Op::Grow { seq, tokens } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let computed = self.model.sequence(model).expect("live").tokens.len();
+                    self.reserve(model, core, computed + tokens.len());
+                    let expected = self.model.advance(model, tokens);
+                    let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
+                    assert_eq!(found, expected, "advance");
+                }
+            }
+            Op::Truncate { seq, num_tokens } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let expected = self.model.truncate(model, *num_tokens);
+                    let found =
+                        self.core.truncate(core, *num_tokens).map_err(|error| bridge::fault(&error));
+                    assert_eq!(found, expected, "truncate");
+                }
+            }
+            Op::Fork { seq } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let expected = self.model.fork(model).expect("live");
+                    let found = self.core.fork(core).expect("live");
+                    self.live.push((expected, found));
+                }
+            }
+            Op::Close { seq } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    self.model.close(model).expect("live");
+                    self.core.close(core).expect("live");
+                    self.live.retain(|&(other, _)| other != model);
+                    self.dead.push((model, core));
+                }
+            }
+            Op::Match { tokens, identity } => self.compare_match(tokens, &identities()[*identity]),
+            Op::Views { seqs, starts, lens } => self.compare_views(seqs, starts, lens),
+            Op::TakeOps => {
+                let expected = self.model.take_ops();
+                let found = self.core.take_ops();
+                assert_eq!(found.copies, expected, "take_ops");
+                assert!(found.zero.is_empty());
+            }
+            Op::BeginStep => assert_eq!(self.core.begin_step(), self.model.begin_step()),
+            Op::EndStep { step } => {
+                let open = &self.model.pool.open_steps;
+                let step = open.get(*step % open.len().max(1)).copied().unwrap_or(0);
+                self.end_step(step);
+            }
+            Op::EndAnyStep { step } => self.end_step(*step),
+            Op::Clear => assert_eq!(self.core.clear(), self.model.clear(), "clear"),
+            Op::Dead { seq, call } => self.call_dead(*seq, *call),
+        }
+    }
+
+    fn open(&mut self, tokens: &[i32], identity: &Identity) {
+        self.compare_match(tokens, identity);
+        let expected = self.model.open(tokens, identity).expect("good tokens");
+        let found = self.core.open(tokens, &bridge::identity(identity)).expect("good tokens");
+        self.live.push((expected, found));
+    }
+
+    fn reserve(&mut self, model: usize, core: SequenceId, num_tokens: usize) {
+        let can = self.model.can_reserve(model, num_tokens);
+        let core_can = self.core.can_reserve(core, num_tokens);
+        assert_eq!(core_can.map_err(|error| bridge::fault(&error)), can, "can_reserve");
+        let expected = self.model.reserve(model, num_tokens);
+        let found = match self.core.reserve(core, num_tokens) {
+            Ok(Room::Granted) => Ok(ModelRoom::Granted),
+            Ok(Room::Short { needed, available }) => Ok(ModelRoom::Short { needed, available }),
+            Err(error) => Err(bridge::fault(&error)),
+        };
+        assert_eq!(found, expected, "reserve");
+    }
+
+    fn end_step(&mut self, step: u64) {
+        let expected = self.model.end_step(step);
+        let found = self.core.end_step(step).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "end_step");
+    }
+
+    fn compare_match(&self, tokens: &[i32], identity: &Identity) {
+        let expected = self.model.match_prefix(tokens, identity);
+        let found = self.core.match_prefix(tokens, &bridge::identity(identity));
+        assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "match");
+    }
+
+    fn compare_views(&self, seqs: &[usize], starts: &[usize], lens: &[usize]) {
+        let Some(chosen) = seqs.iter().map(|&seq| self.pick(seq)).collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        let (model, core): (Vec<_>, Vec<_>) = chosen.into_iter().unzip();
+        let expected = self.model.csr(&model, lens);
+        let found = self.core.csr(&core, lens).map_err(|error| bridge::fault(&error));
+        let found = found.map(|csr| support::cache::Csr {
+            indptr: csr.indptr,
+            indices: csr.indices,
+            last_page_len: csr.last_page_len,
+        });
+        assert_eq!(found, expected, "csr");
+        let expected = self.model.slots(&model, starts, lens);
+        let found = self.core.slots(&core, starts, lens).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "slots");
+    }
+
+    fn call_dead(&mut self, seq: usize, call: usize) {
+        let (core, expected) = match self.dead.get(seq) {
+            Some(&(_, core)) => (core, Fault::Stale),
+            None => (never_issued(), Fault::Unknown),
+        };
+        let other = octavo_core::Identity::default();
+        assert!(self.core.open(&[-1], &other).is_err(), "a negative token");
+        let found = match call {
+            0 => self.core.num_computed(core).map(drop),
+            1 => self.core.reserve(core, 1).map(drop),
+            2 => self.core.can_reserve(core, 1).map(drop),
+            3 => self.core.advance(core, &[-5]).map(drop),
+            4 => self.core.truncate(core, 1_000).map(drop),
+            5 => self.core.fork(core).map(drop),
+            6 => self.core.close(core).map(drop),
+            7 => self.core.table(core).map(drop),
+            8 => self.core.csr(&[core], &[]).map(drop),
+            _ => self.core.slots(&[core], &[], &[]).map(drop),
+        };
+        assert_eq!(found.map_err(|error| bridge::fault(&error)), Err(expected), "call {call}");
+    }
+
+    /// Everything that can be seen, on both sides.
+    fn compare(&self) {
+        self.model.check();
+        self.core.audit().expect("the laws hold");
+        for &(model, core) in &self.live {
+            let sequence = self.model.sequence(model).expect("live");
+            let table = self.core.table(core).expect("live");
+            assert_eq!(bridge::ids(table), sequence.table, "table");
+            assert_eq!(self.core.num_computed(core).expect("live"), sequence.tokens.len());
+        }
+        let tally = self.model.pool.tally();
+        let stats = self.core.stats();
+        let found = [
+            ("num_blocks", stats.num_blocks as usize, self.model.pool.num_blocks),
+            ("usable", stats.usable as usize, self.model.pool.num_blocks),
+            ("blank", stats.blank as usize, tally.blank),
+            ("cached", stats.cached as usize, tally.cached),
+            ("held", stats.held as usize, tally.held),
+            ("fenced", stats.fenced as usize, tally.fenced),
+            ("available", stats.available as usize, self.model.pool.available()),
+            ("guarded", stats.guarded as usize, tally.guarded),
+            ("sequences", stats.sequences as usize, self.model.num_sequences()),
+            ("open_steps", stats.open_steps as usize, self.model.pool.open_steps.len()),
+            ("prefix_queries", stats.prefix_queries as usize, self.model.prefix_queries),
+            ("prefix_hits", stats.prefix_hits as usize, self.model.prefix_hits),
+            ("published_blocks", stats.published_blocks as usize, self.model.pool.published),
+            ("merged_blocks", stats.merged_blocks as usize, self.model.pool.merged),
+            ("evicted_blocks", stats.evicted_blocks as usize, self.model.pool.evicted),
+            ("copies", stats.copies as usize, self.model.num_copies),
+        ];
+        for (name, core, model) in found {
+            assert_eq!(core, model, "stats.{name}");
+        }
+        let mut order = self.live.clone();
+        order.sort_by_key(|&(_, core)| core.raw() & 0xFFFF_FFFF);
+        let order: Vec<usize> = order.into_iter().map(|(model, _)| model).collect();
+        assert_eq!(self.core.draw().trim_end(), self.model.draw(&order), "draw");
+    }
+
+    /// Lets a new sequence take all that is available: its table tells the order in which blocks
+    /// are given out, blank ones and evicted ones.
+    fn drain(&mut self) {
+        let available = self.model.pool.available();
+        self.open(&[], &Identity::default());
+        let (model, core) = *self.live.last().expect("just opened");
+        let block_size = self.model.pool.block_size;
+        self.reserve(model, core, (available + 1) * block_size);
+        self.reserve(model, core, available * block_size);
+        self.compare();
+    }
+}
+
+fn never_issued() -> SequenceId {
+    SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag")
+}
+
+fn run(world: &World, hash_bits: i64, ops: &[Op]) {
+    let mut pair = Pair::new(world, hash_bits);
+    pair.compare();
+    for op in ops {
+        pair.apply(op);
+        pair.compare();
+    }
+    for step in pair.model.pool.open_steps.clone() {
+        pair.end_step(step);
+        pair.compare();
+    }
+    pair.drain();
+}
+
+fn config() -> ProptestConfig {
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/rust/regressions/cache_machine.txt");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn test_any_calls_agree_with_the_model(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        run(&world, 64, &ops);
+    }
+
+    #[test]
+    fn test_any_calls_agree_with_the_model_when_8_hash_bits_collide(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        run(&world, 8, &ops);
+    }
+
+    #[test]
+    fn test_any_calls_agree_with_the_model_when_1_hash_bit_collides(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        run(&world, 1, &ops);
+    }
+}

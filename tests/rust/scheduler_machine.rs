@@ -1,0 +1,587 @@
+//! Sequences of calls on the scheduler and on its naive model, in worlds so small that rows,
+//! blocks and budget are always short; after every call the two must agree in plans, tables,
+//! outcomes, counters and errors, and the core's `audit` must find nothing.
+//!
+//! Two schedulers of the core run: one writes whole plans, the other only decides. The mirror of
+//! the tables that an engine would keep is replayed from the plans' changes alone (L8).
+
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "a test over tiny worlds: it stops at the first surprise, and its model is shared"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use octavo_core::{
+    CacheConfig, Decision, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, SequenceId,
+    StepPlan,
+};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use support::bridge;
+use support::cache::Fault;
+use support::names::{Identity, Span};
+use support::scheduler::{Ending, ModelOutcome, ModelPlan, SchedulerModel, Submitted, World};
+
+#[derive(Clone, Debug)]
+struct Asked {
+    prompt: Vec<i32>,
+    max_tokens: usize,
+    min_tokens: usize,
+    stop_token_ids: Vec<i32>,
+    arrival: Option<f64>,
+    salt: bool,
+    spans: Vec<Span>,
+    adapter: u64,
+    use_cache: bool,
+    /// Recorded and without effect under fcfs.
+    priority: i64,
+}
+
+/// How a commit is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    Plain,
+    WithCounts,
+    OldPlan,
+    NextPlan,
+    TooMany,
+    TooFew,
+    NegativeToken,
+    WrongCounts,
+    ShortCounts,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add(Asked),
+    End { request: usize, ending: Ending, by_sequence: bool },
+    Step { seconds: f64 },
+    Commit { tokens: Vec<i32>, manner: Manner },
+    /// A number of steps, each committed at once.
+    Run { rounds: usize, tokens: Vec<i32> },
+    Match { tokens: Vec<i32>, salt: bool },
+    Read { request: usize },
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let limits = (1usize..=12, 1usize..=4, 1usize..=4, 1usize..=12, 2usize..=24);
+    let manners = (
+        1usize..=3,
+        prop_oneof![2 => Just(0usize), 1 => 1usize..=4],
+        prop_oneof![Just(0.0), Just(0.01), Just(0.25), Just(0.5), Just(0.9)],
+        prop::bool::weighted(0.9),
+    );
+    (limits, manners).prop_map(|(limits, manners)| World {
+        num_blocks: limits.0,
+        block_size: limits.1,
+        max_num_seqs: limits.2,
+        max_num_batched_tokens: limits.3,
+        max_model_len: limits.4,
+        max_partial_prefills: manners.0,
+        long_prefill_threshold: manners.1,
+        watermark: manners.2,
+        prefix_caching: manners.3,
+    })
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let prompt = prop_oneof![
+        1 => prop::collection::vec(Just(0), 0..14),
+        6 => prop::collection::vec(0..2i32, 1..14),
+        1 => prop::collection::vec(0..2i32, 10..30),
+        1 => prop::collection::vec(-1..2i32, 1..4),
+    ];
+    let limits = (
+        prop_oneof![1 => Just(0usize), 8 => 1usize..16],
+        prop_oneof![5 => Just(0usize), 2 => 1usize..6],
+        prop_oneof![
+            5 => Just(Vec::new()),
+            2 => prop::collection::vec(0..3i32, 1..3),
+            1 => Just(vec![1, -1]),
+        ],
+    );
+    let arrival = prop_oneof![
+        8 => Just(None),
+        2 => (0u8..6).prop_map(|arrival| Some(f64::from(arrival) - 1.0)),
+        1 => prop_oneof![Just(Some(f64::NAN)), Just(Some(f64::INFINITY))],
+    ];
+    let spans = prop_oneof![
+        8 => Just(Vec::new()),
+        1 => Just(vec![Span::new(0, None, "adapter", &7u64.to_le_bytes())]),
+        1 => Just(vec![Span::new(1, Some(3), "image", b"x")]),
+    ];
+    let identity = (
+        prop::bool::weighted(0.15),
+        spans,
+        prop_oneof![8 => Just(0u64), 1 => Just(7u64)],
+        prop::bool::weighted(0.85),
+        -3i64..3,
+    );
+    (prompt, limits, arrival, identity).prop_map(|(prompt, limits, arrival, identity)| Asked {
+        prompt,
+        max_tokens: limits.0,
+        min_tokens: limits.1,
+        stop_token_ids: limits.2,
+        arrival,
+        salt: identity.0,
+        spans: identity.1,
+        adapter: identity.2,
+        use_cache: identity.3,
+        priority: identity.4,
+    })
+}
+
+fn manner() -> impl Strategy<Value = Manner> {
+    prop_oneof![
+        14 => Just(Manner::Plain),
+        3 => Just(Manner::WithCounts),
+        1 => Just(Manner::OldPlan),
+        1 => Just(Manner::NextPlan),
+        1 => Just(Manner::TooMany),
+        1 => Just(Manner::TooFew),
+        1 => Just(Manner::NegativeToken),
+        1 => Just(Manner::WrongCounts),
+        1 => Just(Manner::ShortCounts),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let ending = prop_oneof![Just(Ending::Aborted), Just(Ending::Finished)];
+    let sampled = prop::collection::vec(0..2i32, 4);
+    prop_oneof![
+        9 => asked().prop_map(Op::Add),
+        3 => (0usize..24, ending, any::<bool>())
+            .prop_map(|(request, ending, by_sequence)| Op::End { request, ending, by_sequence }),
+        10 => prop_oneof![
+            8 => Just(1.0),
+            2 => Just(0.0),
+            1 => prop_oneof![Just(-0.5), Just(f64::NAN), Just(f64::NEG_INFINITY)],
+        ]
+        .prop_map(|seconds| Op::Step { seconds }),
+        10 => (sampled.clone(), manner())
+            .prop_map(|(tokens, manner)| Op::Commit { tokens, manner }),
+        6 => (1usize..8, sampled).prop_map(|(rounds, tokens)| Op::Run { rounds, tokens }),
+        1 => (prop::collection::vec(-1..2i32, 0..10), any::<bool>())
+            .prop_map(|(tokens, salt)| Op::Match { tokens, salt }),
+        1 => (0usize..24).prop_map(|request| Op::Read { request }),
+    ]
+}
+
+fn salt(is_salted: bool) -> Vec<u8> {
+    if is_salted { b"salt".to_vec() } else { Vec::new() }
+}
+
+/// The core, writing and deciding, and the model side by side.
+struct Trio {
+    core: Scheduler,
+    decider: Scheduler,
+    model: SchedulerModel,
+    plan: StepPlan,
+    handles: Vec<(RequestId, SequenceId)>,
+    names: BTreeMap<i64, usize>,
+    mirror: BTreeMap<(i32, i32), i32>,
+    now: f64,
+    last_number: Option<u64>,
+}
+
+impl Trio {
+    fn new(world: &World, hash_bits: i64) -> Self {
+        let config = SchedulerConfig {
+            cache: CacheConfig {
+                block_size: world.block_size as i64,
+                prefix_caching: world.prefix_caching,
+                hash_bits,
+                ..CacheConfig::new(world.num_blocks as i64)
+            },
+            max_num_seqs: world.max_num_seqs as i64,
+            max_num_batched_tokens: world.max_num_batched_tokens as i64,
+            max_model_len: world.max_model_len as i64,
+            max_partial_prefills: world.max_partial_prefills as i64,
+            long_prefill_threshold: world.long_prefill_threshold as i64,
+            watermark: world.watermark,
+            ..SchedulerConfig::new(world.num_blocks as i64)
+        };
+        Self {
+            core: Scheduler::new(config.clone()).expect("a world in range"),
+            decider: Scheduler::new(config).expect("a world in range"),
+            model: SchedulerModel::new(world),
+            plan: StepPlan::default(),
+            handles: Vec::new(),
+            names: BTreeMap::new(),
+            mirror: BTreeMap::new(),
+            now: 0.0,
+            last_number: None,
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Add(asked) => self.add(asked),
+            Op::End { request, ending, by_sequence } => self.end(*request, *ending, *by_sequence),
+            Op::Step { seconds } => self.step(self.now + seconds),
+            Op::Commit { tokens, manner } => self.commit(tokens, *manner),
+            Op::Run { rounds, tokens } => {
+                for round in 0..*rounds {
+                    self.step(self.now + 1.0);
+                    self.compare();
+                    let mut tokens = tokens.clone();
+                    tokens.rotate_left(round % 4);
+                    self.commit(&tokens, Manner::Plain);
+                    self.compare();
+                }
+            }
+            Op::Match { tokens, salt: is_salted } => {
+                let identity = Identity { salt: salt(*is_salted), spans: Vec::new() };
+                let expected = self.model.match_prefix(tokens, &identity);
+                let found = self.core.match_prefix(tokens, &bridge::identity(&identity));
+                assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "match");
+            }
+            Op::Read { request } => self.read(*request),
+        }
+    }
+
+    fn add(&mut self, asked: &Asked) {
+        let mut spans = asked.spans.clone();
+        let given = Identity { salt: salt(asked.salt), spans: asked.spans.clone() };
+        if asked.adapter != 0 {
+            spans.push(Span::new(0, None, "adapter", &asked.adapter.to_le_bytes()));
+        }
+        let expected = self.model.add(&Submitted {
+            prompt: asked.prompt.clone(),
+            max_tokens: asked.max_tokens,
+            min_tokens: asked.min_tokens,
+            stop_token_ids: asked.stop_token_ids.clone(),
+            arrival: asked.arrival,
+            identity: Identity { salt: salt(asked.salt), spans },
+            use_cache: asked.use_cache,
+        });
+        let request = Request {
+            min_tokens: asked.min_tokens,
+            stop_token_ids: asked.stop_token_ids.clone(),
+            priority: asked.priority,
+            arrival: asked.arrival,
+            adapter: asked.adapter,
+            identity: bridge::identity(&given),
+            use_cache: asked.use_cache,
+            ..Request::new(asked.prompt.clone(), asked.max_tokens)
+        };
+        let decided = self.decider.add(request.clone());
+        let found = self.core.add(request);
+        assert_eq!(found.is_ok(), decided.is_ok(), "L13");
+        match (found, expected) {
+            (Ok(handle), Ok(number)) => {
+                assert_eq!(decided.expect("both"), handle, "L13: handles");
+                let sequences = self.core.sequences(handle).expect("alive");
+                assert_eq!(sequences.len(), 1);
+                self.names.insert(sequences[0].raw(), number);
+                self.handles.push((handle, sequences[0]));
+            }
+            (found, expected) => {
+                assert_eq!(
+                    found.map(drop).map_err(|error| bridge::fault(&error)),
+                    expected.map(drop),
+                    "add"
+                );
+            }
+        }
+    }
+
+    fn end(&mut self, request: usize, ending: Ending, by_sequence: bool) {
+        let (handle, sequence) = self.handles.get(request).copied().unwrap_or_else(never_issued);
+        let call = |scheduler: &mut Scheduler| match (ending, by_sequence) {
+            (Ending::Aborted, false) => scheduler.abort(handle),
+            (Ending::Aborted, true) => scheduler.abort(sequence),
+            (_, false) => scheduler.finish(handle),
+            (_, true) => scheduler.finish(sequence),
+        };
+        let expected = self.model.end(request, ending);
+        let found = call(&mut self.core).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "abort or finish");
+        let decided = call(&mut self.decider).map_err(|error| bridge::fault(&error));
+        assert_eq!(decided, expected, "L13");
+    }
+
+    fn read(&self, request: usize) {
+        let (handle, sequence) = self.handles.get(request).copied().unwrap_or_else(never_issued);
+        let expected = self.model.tokens(request);
+        let found = self.core.tokens(sequence).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "tokens");
+        let found = self.core.sequences(handle).map_err(|error| bridge::fault(&error));
+        assert_eq!(found.map(<[SequenceId]>::to_vec), expected.map(|_| vec![sequence]));
+    }
+
+    fn step(&mut self, now: f64) {
+        let expected = self.model.step(now);
+        let found = self.core.step(now, &mut self.plan).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected.as_ref().map(Option::is_some).map_err(|fault| *fault), "step");
+        let decided = self.decider.decide(now).map_err(|error| bridge::fault(&error));
+        assert_eq!(
+            decided.as_ref().map(Option::is_some).map_err(|fault| *fault),
+            found,
+            "decide alone"
+        );
+        if let Ok(Some(decision)) = decided {
+            compare_decision(decision, &self.plan);
+        }
+        if found.is_ok() {
+            self.now = now;
+        }
+        if let Ok(Some(plan)) = expected {
+            self.compare_plan(&plan);
+            self.replay(&plan);
+            self.last_number = Some(plan.number);
+        }
+        if found.is_ok() {
+            assert_eq!(self.core.table_width(), self.model.table_width());
+            assert_eq!(self.core.block_tables(0), self.model.block_tables, "block_tables");
+        }
+    }
+
+    fn compare_plan(&self, expected: &ModelPlan) {
+        let name = |raw: &i64| self.names[raw];
+        let names = |raws: &[i64]| raws.iter().map(name).collect::<Vec<_>>();
+        let plan = &self.plan;
+        let found = ModelPlan {
+            number: plan.number(),
+            seqs: names(plan.seqs()),
+            rows: plan.rows().to_vec(),
+            num_decodes: plan.num_decodes(),
+            num_tokens: plan.num_tokens().to_vec(),
+            query_start: plan.query_start().to_vec(),
+            token_ids: plan.token_ids().to_vec(),
+            positions: plan.positions().to_vec(),
+            slot_mapping: plan.slot_mapping().to_vec(),
+            seq_lens: plan.seq_lens().to_vec(),
+            sample: plan.sample().to_vec(),
+            sample_seqs: names(plan.sample_seqs()),
+            sample_indptr: plan.sample_indptr().to_vec(),
+            table_changes: plan.table_changes().to_vec(),
+            admitted: names(plan.admitted()),
+            resumed: names(plan.resumed()),
+            preempted: names(plan.preempted()),
+            ended: names(plan.ended()),
+        };
+        assert_eq!(&found, expected, "plan");
+        assert!(plan.token_source().is_empty() && plan.copies().is_empty() && plan.zero().is_empty());
+        let scheduled: i32 = plan.num_tokens().iter().sum();
+        assert!(scheduled as usize <= self.model.world.max_num_batched_tokens, "L10");
+        assert!(plan.seqs().len() <= self.model.world.max_num_seqs, "L10");
+    }
+
+    /// What an engine knows of the tables must be enough (L8).
+    fn replay(&mut self, plan: &ModelPlan) {
+        for &[group, row, index, block] in &plan.table_changes {
+            assert_eq!(group, 0);
+            self.mirror.insert((row, index), block);
+        }
+        for row in 0..self.model.world.max_num_seqs {
+            for (index, &block) in self.model.row_table(row).unwrap_or(&[]).iter().enumerate() {
+                let seen = self.mirror.get(&(row as i32, index as i32));
+                assert_eq!(seen, Some(&block), "L8: row {row}, index {index}");
+            }
+        }
+    }
+
+    fn commit(&mut self, tokens: &[i32], manner: Manner) {
+        let num_samplers = self.model.num_samplers();
+        let mut tokens = tokens[..num_samplers].to_vec();
+        let mut number = self.model.out_number().or(self.last_number).unwrap_or(0);
+        let mut counts = None;
+        match manner {
+            Manner::Plain => {}
+            Manner::WithCounts => counts = Some(vec![1; num_samplers]),
+            Manner::OldPlan => number = number.wrapping_sub(1),
+            Manner::NextPlan => number += 1,
+            Manner::TooMany => tokens.push(0),
+            Manner::TooFew => drop(tokens.pop()),
+            Manner::NegativeToken => tokens.iter_mut().for_each(|token| *token = -1),
+            Manner::WrongCounts => counts = Some(vec![2; num_samplers]),
+            Manner::ShortCounts => counts = Some(vec![1; num_samplers + 1]),
+        }
+        let expected = self.model.commit(number, &tokens, counts.as_deref());
+        let mut outcome = Outcome::default();
+        let found = self.core.commit(number, &tokens, counts.as_deref(), &mut outcome);
+        let found = found.map(|()| self.outcome(&outcome)).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "commit");
+        let mut second = Outcome::default();
+        let decided = self.decider.commit(number, &tokens, counts.as_deref(), &mut second);
+        let decided = decided.map(|()| self.outcome(&second)).map_err(|error| bridge::fault(&error));
+        assert_eq!(decided, expected, "L13");
+    }
+
+    fn outcome(&self, outcome: &Outcome) -> ModelOutcome {
+        let name = |seq: &SequenceId| self.names[&seq.raw()];
+        let reasons = outcome.reasons.iter().map(|&reason| {
+            ending(reason)
+        });
+        ModelOutcome {
+            seqs: outcome.seqs.iter().map(name).collect(),
+            indptr: outcome.indptr.clone(),
+            tokens: outcome.tokens.clone(),
+            finished: outcome.finished.iter().map(name).zip(reasons).collect(),
+        }
+    }
+
+    /// Everything that can be seen, on all sides.
+    fn compare(&self) {
+        self.model.check();
+        self.core.audit().expect("the laws hold");
+        self.decider.audit().expect("the laws hold");
+        assert_eq!(self.core.has_work(), self.model.has_work(), "has_work");
+        let (stats, model) = (self.core.stats(), &self.model);
+        assert_eq!(stats, self.decider.stats(), "L13");
+        let (tally, counters) = (model.pool.tally(), &model.counters);
+        let found = [
+            ("num_blocks", stats.num_blocks as usize, model.world.num_blocks),
+            ("usable", stats.usable as usize, model.world.num_blocks),
+            ("blank", stats.blank as usize, tally.blank),
+            ("cached", stats.cached as usize, tally.cached),
+            ("held", stats.held as usize, tally.held),
+            ("fenced", stats.fenced as usize, tally.fenced),
+            ("available", stats.available as usize, model.pool.available()),
+            ("guarded", stats.guarded as usize, tally.guarded),
+            ("prefix_queries", stats.prefix_queries as usize, counters.prefix_queries),
+            ("prefix_hits", stats.prefix_hits as usize, counters.prefix_hits),
+            ("resumed_queries", stats.resumed_queries as usize, counters.resumed_queries),
+            ("resumed_hits", stats.resumed_hits as usize, counters.resumed_hits),
+            ("published_blocks", stats.published_blocks as usize, model.pool.published),
+            ("merged_blocks", stats.merged_blocks as usize, model.pool.merged),
+            ("evicted_blocks", stats.evicted_blocks as usize, model.pool.evicted),
+            ("copies", stats.copies as usize, 0),
+            ("waiting", stats.waiting as usize, model.num_waiting()),
+            ("running", stats.running as usize, model.num_running()),
+            ("requests", stats.requests as usize, model.num_alive()),
+            ("steps", stats.steps as usize, counters.steps),
+            ("scheduled_tokens", stats.scheduled_tokens as usize, counters.scheduled_tokens),
+            ("preemptions", stats.preemptions as usize, counters.preemptions),
+            ("recomputed_tokens", stats.recomputed_tokens as usize, counters.recomputed_tokens),
+            ("finished", stats.finished as usize, model.num_finished()),
+            ("plans_out", stats.plans_out as usize, usize::from(model.out_number().is_some())),
+        ];
+        for (name, core, model) in found {
+            assert_eq!(core, model, "stats.{name}");
+        }
+        assert_eq!(self.core.draw().trim_end(), model.draw(), "draw");
+    }
+
+    /// Steps until nothing is left: every request must end in a bounded number of steps (L11).
+    fn finish(&mut self) {
+        let world = &self.model.world;
+        let tokens_each = 2 * world.max_model_len * self.handles.len().max(1);
+        let mut rounds_left = 40 + tokens_each * (1 + self.handles.len());
+        while self.model.has_work() {
+            assert!(rounds_left > 0, "L11: requests do not end");
+            rounds_left -= 1;
+            self.step(self.now + 1.0);
+            self.compare();
+            self.commit(&[0, 1, 0, 1], Manner::Plain);
+            self.compare();
+        }
+        self.step(self.now);
+        self.compare();
+        assert_eq!(self.core.stats().held, 0, "at idle nothing is held");
+        for request in 0..self.handles.len() {
+            self.read(request);
+        }
+    }
+}
+
+fn compare_decision(decision: &Decision, plan: &StepPlan) {
+    let raws = |seqs: &[SequenceId]| seqs.iter().map(|seq| seq.raw()).collect::<Vec<_>>();
+    let placed = &decision.placed;
+    assert_eq!(decision.number, plan.number());
+    assert_eq!(decision.num_decodes, plan.num_decodes());
+    assert_eq!(decision.num_tokens, plan.token_ids().len());
+    assert_eq!(placed.iter().map(|placed| placed.seq.raw()).collect::<Vec<_>>(), plan.seqs());
+    assert_eq!(placed.iter().map(|placed| placed.row as i32).collect::<Vec<_>>(), plan.rows());
+    assert_eq!(
+        placed.iter().map(|placed| placed.num_tokens as i32).collect::<Vec<_>>(),
+        plan.num_tokens()
+    );
+    assert_eq!(
+        placed.iter().map(|placed| (placed.start + placed.num_tokens) as i32).collect::<Vec<_>>(),
+        plan.seq_lens()
+    );
+    let samplers: Vec<i64> =
+        placed.iter().filter(|placed| placed.samples).map(|placed| placed.seq.raw()).collect();
+    assert_eq!(samplers, plan.sample_seqs());
+    assert_eq!(raws(&decision.admitted), plan.admitted());
+    assert_eq!(raws(&decision.resumed), plan.resumed());
+    assert_eq!(raws(&decision.preempted), plan.preempted());
+    assert_eq!(raws(&decision.ended), plan.ended());
+}
+
+fn ending(reason: Reason) -> Ending {
+    match reason {
+        Reason::Stop => Ending::Stop,
+        Reason::Length => Ending::Length,
+        Reason::Capacity => Ending::Capacity,
+        Reason::Aborted => Ending::Aborted,
+        Reason::Finished => Ending::Finished,
+        Reason::Rejected => panic!("nothing is rejected after `add`"),
+    }
+}
+
+fn never_issued() -> (RequestId, SequenceId) {
+    let request = RequestId::from_raw((1 << 60) | 900_000).expect("a request's tag");
+    let sequence = SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag");
+    (request, sequence)
+}
+
+fn run(world: &World, hash_bits: i64, ops: &[Op]) {
+    let mut trio = Trio::new(world, hash_bits);
+    trio.compare();
+    for op in ops {
+        trio.apply(op);
+        trio.compare();
+    }
+    trio.finish();
+}
+
+fn config() -> ProptestConfig {
+    let seeds =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/rust/regressions/scheduler_machine.txt");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn test_any_calls_agree_with_the_model(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..50),
+    ) {
+        run(&world, 64, &ops);
+    }
+
+    #[test]
+    fn test_any_calls_agree_with_the_model_when_8_hash_bits_collide(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..50),
+    ) {
+        run(&world, 8, &ops);
+    }
+
+    #[test]
+    fn test_any_calls_agree_with_the_model_when_1_hash_bit_collides(
+        world in world(),
+        ops in prop::collection::vec(op(), 1..50),
+    ) {
+        run(&world, 1, &ops);
+    }
+}

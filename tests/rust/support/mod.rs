@@ -1,0 +1,21 @@
+//! The naive model of the allocator and the scheduler, and what joins it to the core in a test.
+//!
+//! Everything here is written to be obvious, not fast: vectors and ordered maps, linear scans,
+//! and whole token histories where the core keeps hashes. It shares no code with the core, so
+//! that a slip in one of them shows as a difference.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `names` | what a block is found by: salt, extra keys and the tokens from the root |
+//! | `pool` | the states of the blocks, their counts and their orders |
+//! | `cache` | the allocator: sequences over a pool, copies, steps in flight |
+//! | `scheduler` | requests, rows, plans and outcomes over a pool |
+//! | `picture` | the text that `draw` gives |
+//! | `bridge` | the same values in the core's types |
+
+pub mod bridge;
+pub mod cache;
+pub mod names;
+pub mod picture;
+pub mod pool;
+pub mod scheduler;
