@@ -17,7 +17,7 @@ pub(crate) struct Workload(octavo_sim::Workload);
 impl Workload {
     /// A workload from columns, each the bytes of an array in the machine's order.
     #[staticmethod]
-    #[pyo3(signature = (arrival_s, prompt_tokens, output_tokens, *, prefix_ids=b"", prefix_tokens=b"", hash_ends=b"", block_tokens=0))]
+    #[pyo3(signature = (arrival_s, prompt_tokens, output_tokens, *, prefix_ids, prefix_tokens, hash_ends, block_tokens))]
     #[allow(clippy::too_many_arguments, reason = "a table has as many columns as it has")]
     fn from_columns(
         arrival_s: &[u8],
