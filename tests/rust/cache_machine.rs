@@ -145,7 +145,7 @@ impl Pair {
             ..CacheConfig::new(world.num_blocks as i64)
         };
         Self {
-            core: KvCache::new(config).expect("a world in range"),
+            core: KvCache::new(&config).expect("a world in range"),
             model: CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching),
             live: Vec::new(),
             dead: Vec::new(),

@@ -63,7 +63,7 @@ impl PyKvCache {
         options: Option<&Bound<'_, PyDict>>,
     ) -> Outcome<Self> {
         let options = Options::of_cache(num_blocks, &block_size, options)?;
-        let cache = KvCache::new(options.cache()?).map_err(|error| options.refusal(error))?;
+        let cache = KvCache::new(&options.cache()?).map_err(|error| options.refusal(error))?;
         Ok(Self { cache: Mutex::new(cache) })
     }
 

@@ -3,7 +3,7 @@
 use octavo_core::{CacheConfig, ExtraKey, Identity, KvCache, Room, SequenceId};
 
 fn cache(num_blocks: i64, block_size: i64) -> KvCache {
-    KvCache::new(CacheConfig { block_size, ..CacheConfig::new(num_blocks) }).unwrap()
+    KvCache::new(&CacheConfig { block_size, ..CacheConfig::new(num_blocks) }).unwrap()
 }
 
 /// Opens a sequence and computes all of `tokens`, whatever part of them was a hit.
@@ -214,7 +214,7 @@ fn test_l4_equal_blocks_are_merged_when_the_second_is_computed() {
 #[test]
 fn test_l5_a_hash_may_collide_and_a_hit_may_not() {
     let config = CacheConfig { block_size: 1, hash_bits: 1, ..CacheConfig::new(64) };
-    let mut cache = KvCache::new(config).unwrap();
+    let mut cache = KvCache::new(&config).unwrap();
     let chains: Vec<Vec<i32>> = (0..20).map(|token| vec![token, token + 1]).collect();
     for chain in &chains {
         let seq = computed(&mut cache, chain);
@@ -404,7 +404,7 @@ fn test_l7_copies_of_one_batch_may_run_in_parallel() {
 fn test_l13_the_hash_seed_changes_nothing_that_can_be_seen() {
     let run = |hash_seed: u64, hash_bits: i64| {
         let config = CacheConfig { block_size: 2, hash_seed, hash_bits, ..CacheConfig::new(7) };
-        let mut cache = KvCache::new(config).unwrap();
+        let mut cache = KvCache::new(&config).unwrap();
         let mut seen = Vec::new();
         for round in 0..40 {
             let tokens: Vec<i32> = (0..6).map(|at| (round * at) % 3).collect();
