@@ -25,9 +25,8 @@ pub(crate) fn either(object: &Bound<'_, PyAny>) -> Outcome<Handle> {
 /// The sequences that an array or a list names, in its order.
 pub(crate) fn sequences(object: &Bound<'_, PyAny>) -> Outcome<Vec<SequenceId>> {
     let raw = arrays::integers(object, "seqs")?;
-    let known = |&handle| {
-        SequenceId::from_raw(handle).ok_or(Failure::Core(octavo_core::Error::UnknownHandle { handle }))
-    };
+    let known =
+        |&handle| SequenceId::from_raw(handle).ok_or(Failure::Core(octavo_core::Error::UnknownHandle { handle }));
     raw.iter().map(known).collect()
 }
 

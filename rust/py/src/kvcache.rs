@@ -57,11 +57,7 @@ impl PyKvCache {
                           dedupe=True, reserve_null_block=False, eviction='lru', hash_seed=0, host_blocks=0, \
                           disk_blocks=0, events=False)"
     )]
-    fn new(
-        num_blocks: &Bound<'_, PyAny>,
-        block_size: Given<'_>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> Outcome<Self> {
+    fn new(num_blocks: &Bound<'_, PyAny>, block_size: Given<'_>, options: Option<&Bound<'_, PyDict>>) -> Outcome<Self> {
         let options = Options::of_cache(num_blocks, &block_size, options)?;
         let cache = KvCache::new(&options.cache()?).map_err(|error| options.refusal(error))?;
         Ok(Self { cache: Mutex::new(cache) })
@@ -78,13 +74,7 @@ impl PyKvCache {
         signature = (tokens=Given(None), *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens=(), *, salt=b'', extra_keys=())"
     )]
-    fn open(
-        &self,
-        py: Python<'_>,
-        tokens: Given<'_>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<i64> {
+    fn open(&self, py: Python<'_>, tokens: Given<'_>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<i64> {
         let tokens = tokens.read(arrays::Tokens::default(), |tokens| arrays::tokens(tokens, "tokens"))?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.open(&tokens, &identity)?.raw())
@@ -142,12 +132,7 @@ impl PyKvCache {
         signature = (tokens, *, salt=Given(None), extra_keys=Given(None)),
         text_signature = "($self, tokens, *, salt=b'', extra_keys=())"
     )]
-    fn match_prefix(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-    ) -> Outcome<usize> {
+    fn match_prefix(&self, tokens: &Bound<'_, PyAny>, salt: Given<'_>, extra_keys: Given<'_>) -> Outcome<usize> {
         let py = tokens.py();
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
@@ -179,7 +164,7 @@ impl PyKvCache {
         Ok(PyArray1::from_vec(py, flat).reshape([seqs.len(), width])?)
     }
 
-    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and last_page_len, int32.
+    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and `last_page_len`, int32.
     fn csr<'py>(&self, seqs: &Bound<'py, PyAny>, lens: &Bound<'py, PyAny>) -> Outcome<Csr<'py>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
@@ -258,7 +243,7 @@ impl Ops {
     fn copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let copies = slf.get().ops.copies.as_flattened();
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), copies.as_ptr(), &[copies.len() / 3, 3]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), copies.as_ptr().cast(), &[copies.len() / 3, 3]) }
     }
 
     /// int32[n]: blocks to be filled with zeros.
@@ -266,7 +251,7 @@ impl Ops {
     fn zero<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let zero = &slf.get().ops.zero;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), zero.as_ptr(), &[zero.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), zero.as_ptr().cast(), &[zero.len()]) }
     }
 
     fn __repr__(&self) -> String {

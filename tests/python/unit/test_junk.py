@@ -76,13 +76,24 @@ SCHEDULER_CALLS = {
 }
 ADD = st.fixed_dictionaries(
     {"prompt": st.one_of(ARRAYS, JUNK), "max_tokens": JUNK},
-    optional={
-        name: JUNK
-        for name in (
-            "min_tokens stop_token_ids n priority deadline arrival tenant adapter salt extra_keys"
-            " key ready use_cache"
-        ).split()
-    },
+    optional=dict.fromkeys(
+        [
+            "min_tokens",
+            "stop_token_ids",
+            "n",
+            "priority",
+            "deadline",
+            "arrival",
+            "tenant",
+            "adapter",
+            "salt",
+            "extra_keys",
+            "key",
+            "ready",
+            "use_cache",
+        ],
+        JUNK,
+    ),
 )
 
 
