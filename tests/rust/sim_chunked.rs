@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests panic, and these floats are exact")]
 
 use octavo_sim::{
-    Columns, Combine, CostModel, Feeding, KvRead, Promise, Record, SimConfig, Status, Summary,
-    Workload, simulate,
+    Columns, Combine, CostModel, Feeding, KvRead, Promise, Record, SimConfig, Status, Summary, Workload, simulate,
 };
 
 /// pass(T, K) = K / 1024 + T / 64 + 1 / 8 seconds: every time below is an exact binary fraction.
@@ -72,8 +71,7 @@ fn test_token_times_of_three_requests_are_those_by_hand() {
     assert_eq!(record.counters.scheduled_tokens, 25);
     // Blocks of 4 held: 2+1, 2+2+1, 2+2+3, 3 of 16.
     assert_eq!(summary.kv_usage.peak, 7.0 / 16.0);
-    let block_seconds =
-        3.0 * 0.257_812_5 + 5.0 * 0.265_625 + 7.0 * 0.273_437_5 + 3.0 * 0.151_367_187_5;
+    let block_seconds = 3.0 * 0.257_812_5 + 5.0 * 0.265_625 + 7.0 * 0.273_437_5 + 3.0 * 0.151_367_187_5;
     assert_eq!(record.counters.held_block_seconds, block_seconds);
     // First tokens: A after 0.2578125, B after 0.5234375, C after 0.796875 - 0.2578125.
     assert_eq!(summary.ttft_s.max, Some(0.539_062_5));

@@ -1,9 +1,7 @@
 //! Handing requests over when a step could admit them is the same as handing them over when they arrive.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use octavo_sim::{
-    Columns, Feeding, NamedPrefixes, Record, Rng, SimConfig, Status, Workload, simulate,
-};
+use octavo_sim::{Columns, Feeding, NamedPrefixes, Record, Rng, SimConfig, Status, Workload, simulate};
 
 /// A number in `least ..= most`.
 fn draw(rng: &mut Rng, least: u32, most: u32) -> u32 {

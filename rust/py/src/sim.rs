@@ -1,8 +1,6 @@
 //! The simulator: workloads in, texts out. It runs without the GIL.
 
-use octavo_sim::{
-    Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value,
-};
+use octavo_sim::{Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
@@ -55,13 +53,7 @@ impl Workload {
 
     /// Requests of one length at one rate.
     #[staticmethod]
-    fn plain(
-        num_requests: u32,
-        request_rate: f64,
-        input_len: u32,
-        output_len: u32,
-        seed: u64,
-    ) -> Outcome<Self> {
+    fn plain(num_requests: u32, request_rate: f64, input_len: u32, output_len: u32, seed: u64) -> Outcome<Self> {
         let plain = Plain { num_requests, request_rate, input_len, output_len };
         plain.workload(seed).map(Self).map_err(|error| failure(error.into()))
     }
@@ -203,9 +195,7 @@ fn read_value(value: &Bound<'_, PyAny>) -> PyResult<Value> {
         let whole: PyResult<i64> = value.extract();
         return match whole {
             Ok(number) => Ok(Value::Whole(number)),
-            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
-                Ok(Value::Real(f64::INFINITY))
-            }
+            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => Ok(Value::Real(f64::INFINITY)),
             Err(error) => Err(error),
         };
     }
@@ -230,9 +220,7 @@ fn failure(error: octavo_sim::Error) -> Failure {
         Error::Core(error) => Failure::Core(error),
         Error::Workload(error) => workload_failure(&error),
         // The observer's own exception is raised instead of the first; the second is a defect.
-        Error::Stopped | Error::Conservation(_) => {
-            Failure::Python(PyRuntimeError::new_err(error.to_string()))
-        }
+        Error::Stopped | Error::Conservation(_) => Failure::Python(PyRuntimeError::new_err(error.to_string())),
     }
 }
 

@@ -61,13 +61,7 @@ impl Batch {
     }
 
     /// Puts a sequence that prefills into its row, unless it sits there already. `None`: unknown sequence.
-    pub(crate) fn seat(
-        &mut self,
-        seq: SequenceId,
-        row: u32,
-        wanted: &[u32],
-        record: &Record,
-    ) -> Option<Seated> {
+    pub(crate) fn seat(&mut self, seq: SequenceId, row: u32, wanted: &[u32], record: &Record) -> Option<Seated> {
         let live = self.live.get_mut(&seq)?;
         let request = live.request;
         let is_first_admission = !live.was_admitted;

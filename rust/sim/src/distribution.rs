@@ -110,10 +110,7 @@ mod tests {
     fn test_weights_stand_for_repeated_values() {
         let mut rng = Rng::new(3, 0);
         let pairs: Vec<(f64, u64)> = (0..50).map(|_| (rng.uniform(), rng.bits() % 4)).collect();
-        let repeated: Vec<f64> = pairs
-            .iter()
-            .flat_map(|&(value, weight)| (0..weight).map(move |_| value))
-            .collect();
+        let repeated: Vec<f64> = pairs.iter().flat_map(|&(value, weight)| (0..weight).map(move |_| value)).collect();
         let weighted = Distribution::of_weighted(pairs);
         let plain = Distribution::of(&repeated);
         assert_eq!(

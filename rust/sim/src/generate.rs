@@ -33,13 +33,7 @@ pub struct Festival {
 
 impl Default for Festival {
     fn default() -> Self {
-        Self {
-            ordinary_rate: 0.6,
-            opens_s: 3_600.0,
-            sale_rate: 6.0,
-            closes_s: 4_200.0,
-            shared_tokens: 150,
-        }
+        Self { ordinary_rate: 0.6, opens_s: 3_600.0, sale_rate: 6.0, closes_s: 4_200.0, shared_tokens: 150 }
     }
 }
 
@@ -50,22 +44,17 @@ impl Festival {
     /// O(requests).
     #[must_use]
     pub fn workload(&self, seed: u64) -> Workload {
-        let mut arrivals = Rng::new(seed, ARRIVALS);
+        let mut clock = Rng::new(seed, ARRIVALS);
         let mut arrival_s = Vec::new();
-        poisson_until(&mut arrivals, self.ordinary_rate, 0.0, self.opens_s, &mut arrival_s);
-        poisson_until(&mut arrivals, self.sale_rate, self.opens_s, self.closes_s, &mut arrival_s);
+        poisson_until(&mut clock, self.ordinary_rate, 0.0, self.opens_s, &mut arrival_s);
+        poisson_until(&mut clock, self.sale_rate, self.opens_s, self.closes_s, &mut arrival_s);
         let requests = arrival_s.len();
         let mut prompts = Rng::new(seed, PROMPTS);
         let mut outputs = Rng::new(seed, OUTPUTS);
-        let prompt_tokens = (0..requests)
-            .map(|_| self.shared_tokens + whole(prompts.lognormal(850.0, 0.25), 50, 7_850))
-            .collect();
-        let output_tokens =
-            (0..requests).map(|_| whole(outputs.lognormal(300.0, 0.8), 1, 2_000)).collect();
-        let prefixes = NamedPrefixes::Shared {
-            ids: vec![0; requests],
-            tokens: vec![self.shared_tokens; requests],
-        };
+        let prompt_tokens =
+            (0..requests).map(|_| self.shared_tokens + whole(prompts.lognormal(850.0, 0.25), 50, 7_850)).collect();
+        let output_tokens = (0..requests).map(|_| whole(outputs.lognormal(300.0, 0.8), 1, 2_000)).collect();
+        let prefixes = NamedPrefixes::Shared { ids: vec![0; requests], tokens: vec![self.shared_tokens; requests] };
         let columns = Columns { arrival_s, prompt_tokens, output_tokens, prefixes };
         // Lengths are at least 1 and times at least 0 by construction.
         Workload::new(columns).unwrap_or_default()
@@ -144,10 +133,11 @@ fn whole(length: f64, least: u32, most: u32) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
     use super::{Festival, Plain};
     use octavo_core::ConfigError;
-    
+
     #[test]
     fn test_festival_has_the_traffic_of_the_sale() {
         let sale = Festival::default().workload(0);
@@ -186,8 +176,7 @@ mod tests {
 
     #[test]
     fn test_plain_traffic_keeps_its_rate_and_lengths() -> Result<(), ConfigError> {
-        let plain =
-            Plain { num_requests: 10_000, request_rate: 4.0, input_len: 10, output_len: 3 };
+        let plain = Plain { num_requests: 10_000, request_rate: 4.0, input_len: 10, output_len: 3 };
         let workload = plain.workload(0)?;
         assert_eq!(workload.len(), 10_000);
         assert_eq!(workload.arrivals()[0], 0.0);
@@ -203,10 +192,7 @@ mod tests {
         let plain = Plain { num_requests: 1, request_rate: 1.0, input_len: 1, output_len: 1 };
         let field = |plain: Plain| plain.workload(0).err().map(|e| e.field);
         assert_eq!(field(Plain { request_rate: 0.0, ..plain }), Some("request_rate"));
-        assert_eq!(
-            field(Plain { request_rate: f64::NAN, ..plain }),
-            Some("request_rate")
-        );
+        assert_eq!(field(Plain { request_rate: f64::NAN, ..plain }), Some("request_rate"));
         assert_eq!(field(Plain { num_requests: 0, ..plain }), Some("num_requests"));
         assert_eq!(field(Plain { input_len: 0, ..plain }), Some("input_len"));
         assert_eq!(field(Plain { output_len: 0, ..plain }), Some("output_len"));

@@ -40,9 +40,7 @@ impl Promise {
 
     fn is_kept(&self, ttft: f64, tpot: Option<f64>, e2e: f64) -> bool {
         let within = |bound: Option<f64>, value: f64| bound.is_none_or(|bound| value <= bound);
-        within(self.ttft_s, ttft)
-            && tpot.is_none_or(|tpot| within(self.tpot_s, tpot))
-            && within(self.e2e_s, e2e)
+        within(self.ttft_s, ttft) && tpot.is_none_or(|tpot| within(self.tpot_s, tpot)) && within(self.e2e_s, e2e)
     }
 }
 
@@ -176,14 +174,7 @@ impl Summary {
 
 impl Gathered {
     /// Adds a request that emitted something; only completed ones enter the statistics.
-    fn add_request(
-        &mut self,
-        record: &Record,
-        runs: &[EmissionRun],
-        arrival: f64,
-        lengths: &[f64],
-        promise: &Promise,
-    ) {
+    fn add_request(&mut self, record: &Record, runs: &[EmissionRun], arrival: f64, lengths: &[f64], promise: &Promise) {
         let Some((first, last)) = record.span(runs) else { return };
         let request = &record.requests[index(runs[0].request)];
         self.output_tokens += u64::from(request.emitted);
@@ -257,13 +248,11 @@ fn kv_usage(record: &Record, makespan: f64) -> KvUsage {
     if usable <= 0.0 || makespan <= 0.0 {
         return KvUsage::default();
     }
-    KvUsage {
-        mean: counters.held_block_seconds / usable / makespan,
-        peak: float(counters.peak_held_blocks) / usable,
-    }
+    KvUsage { mean: counters.held_block_seconds / usable / makespan, peak: float(counters.peak_held_blocks) / usable }
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
     use super::{Promise, Summary};
     use crate::record::{EmissionRun, Record, RequestRecord, Status};
@@ -353,8 +342,7 @@ mod tests {
 
     #[test]
     fn test_nothing_to_do_has_figures_too() {
-        let summary =
-            Summary::of(&Workload::default(), &Record::default(), &Promise::default());
+        let summary = Summary::of(&Workload::default(), &Record::default(), &Promise::default());
         assert_eq!((summary.requests, summary.makespan_s), (0, 0.0));
         assert_eq!(summary.ttft_s.n, 0);
     }

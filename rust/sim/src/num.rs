@@ -4,10 +4,7 @@
 
 /// A count as a float. Counts of tokens, bytes and passes stay far below 2^53, where `f64` is exact.
 #[must_use]
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts stay below 2^53, where every integer has an exact f64"
-)]
+#[allow(clippy::cast_precision_loss, reason = "counts stay below 2^53, where every integer has an exact f64")]
 pub const fn float(count: u64) -> f64 {
     count as f64
 }

@@ -278,11 +278,7 @@ fn whole(name: &'static str, value: &Value, least: u64, most: u64) -> Result<u64
 }
 
 /// The choice of this name; a choice without a value comes later.
-fn choice<T: Copy>(
-    name: &'static str,
-    value: &Value,
-    choices: &[(&str, Option<T>)],
-) -> Result<T, ConfigError> {
+fn choice<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, Option<T>)]) -> Result<T, ConfigError> {
     let known = choices.iter().find(|(choice, _)| matches!(value, Value::Name(n) if n == choice));
     match known {
         Some((_, Some(chosen))) => Ok(*chosen),
@@ -309,9 +305,9 @@ fn only(name: &'static str, value: &Value, built: &str, later: &[&str]) -> Resul
 mod tests {
     use super::{SimConfig, Value};
 
-    fn refused(name: &str, value: Value) -> Option<(String, String)> {
+    fn refused(name: &str, value: &Value) -> Option<(String, String)> {
         let mut config = SimConfig::default();
-        let error = config.set(name, &value).err()?;
+        let error = config.set(name, value).err()?;
         assert_eq!(config, SimConfig::default(), "a refusal changed something");
         Some((error.field.to_owned(), error.range))
     }
@@ -332,27 +328,45 @@ mod tests {
     fn test_values_out_of_range_are_refused_by_name() {
         let negative = Value::Real(-1.0);
         for name in [
-            "weight_bytes", "kv_bytes_per_token", "bandwidth", "flop_per_token", "peak_flops",
-            "overhead", "memory", "reserved", "num_blocks", "block_size", "max_num_seqs",
-            "max_num_batched_tokens", "max_partial_prefills", "long_prefill_threshold", "watermark",
-            "ttft_s", "tpot_s", "e2e_s", "combine", "kv_read", "prefix_caching", "batching",
-            "policy", "preemption",
+            "weight_bytes",
+            "kv_bytes_per_token",
+            "bandwidth",
+            "flop_per_token",
+            "peak_flops",
+            "overhead",
+            "memory",
+            "reserved",
+            "num_blocks",
+            "block_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_partial_prefills",
+            "long_prefill_threshold",
+            "watermark",
+            "ttft_s",
+            "tpot_s",
+            "e2e_s",
+            "combine",
+            "kv_read",
+            "prefix_caching",
+            "batching",
+            "policy",
+            "preemption",
         ] {
-            assert_eq!(refused(name, negative.clone()).map(|r| r.0).as_deref(), Some(name));
-            assert!(refused(name, Value::None).is_none(), "None leaves {name} alone");
+            assert_eq!(refused(name, &negative).map(|r| r.0).as_deref(), Some(name));
+            assert!(refused(name, &Value::None).is_none(), "None leaves {name} alone");
         }
-        assert!(refused("block_size", Value::Whole(257)).is_some());
-        assert!(refused("block_size", Value::Whole(0)).is_some());
-        assert!(refused("watermark", Value::Real(1.0)).is_some());
-        assert!(refused("bandwidth", Value::Real(f64::INFINITY)).is_some());
-        assert_eq!(refused("blocks", Value::Whole(1)).map(|r| r.0).as_deref(), Some("option"));
+        assert!(refused("block_size", &Value::Whole(257)).is_some());
+        assert!(refused("block_size", &Value::Whole(0)).is_some());
+        assert!(refused("watermark", &Value::Real(1.0)).is_some());
+        assert!(refused("bandwidth", &Value::Real(f64::INFINITY)).is_some());
+        assert_eq!(refused("blocks", &Value::Whole(1)).map(|r| r.0).as_deref(), Some("option"));
     }
 
     #[test]
     fn test_what_comes_later_says_so_and_unknown_names_list_the_known() {
-        let range = |name: &str, value: &str| {
-            refused(name, Value::Name(value.to_owned())).map(|r| r.1).unwrap_or_default()
-        };
+        let range =
+            |name: &str, value: &str| refused(name, &Value::Name(value.to_owned())).map(|r| r.1).unwrap_or_default();
         for name in ["serial", "static", "continuous", "mixed"] {
             assert!(range("batching", name).ends_with("come later"), "{name}");
         }

@@ -79,17 +79,14 @@ pub fn requests_csv(workload: &Workload, record: &Record) -> String {
     text.push('\n');
     for (at, (request, span)) in record.requests.iter().zip(spans).enumerate() {
         let arrival = workload.arrivals()[at];
-        let (first, last) = span.map_or_else(Default::default, |(first, last)| {
-            (format!("{first:?}"), format!("{last:?}"))
-        });
+        let (first, last) =
+            span.map_or_else(Default::default, |(first, last)| (format!("{first:?}"), format!("{last:?}")));
         let prompt = workload.prompt_tokens()[at];
         let (emitted, preemptions) = (request.emitted, request.preemptions);
         let (hits, status) = (request.hit_tokens, request.status.name());
         line(
             &mut text,
-            format_args!(
-                "{at},{arrival:?},{first},{last},{prompt},{emitted},{preemptions},{hits},{status}"
-            ),
+            format_args!("{at},{arrival:?},{first},{last},{prompt},{emitted},{preemptions},{hits},{status}"),
         );
     }
     text
@@ -120,10 +117,7 @@ pub fn trace_csv(workload: &Workload) -> String {
                 let named = &ids[indptr[at]..indptr[at + 1]];
                 let words: Vec<String> = named.iter().map(u32::to_string).collect();
                 let words = words.join(" ");
-                line(
-                    &mut text,
-                    format_args!("{arrival:?},{prompt},{output},{block_tokens},{words}"),
-                );
+                line(&mut text, format_args!("{arrival:?},{prompt},{output},{block_tokens},{words}"));
             }
             Prefixes::Shared { tokens, .. } if tokens[at] == 0 => {
                 line(&mut text, format_args!("{arrival:?},{prompt},{output},,"));
@@ -195,15 +189,8 @@ mod tests {
             trace_csv(&workload(NamedPrefixes::None)?),
             "arrival_s,prompt_tokens,output_tokens\n0.30000000000000004,10,2\n1e-7,20,1\n"
         );
-        let blocks = NamedPrefixes::Blocks {
-            block_tokens: 8,
-            indptr: vec![0, 2, 4],
-            ids: vec![70, 80, 70, 90],
-        };
-        assert_eq!(
-            trace_csv(&workload(blocks)?).lines().nth(2),
-            Some("1e-7,20,1,8,0 2")
-        );
+        let blocks = NamedPrefixes::Blocks { block_tokens: 8, indptr: vec![0, 2, 4], ids: vec![70, 80, 70, 90] };
+        assert_eq!(trace_csv(&workload(blocks)?).lines().nth(2), Some("1e-7,20,1,8,0 2"));
         let shared = NamedPrefixes::Shared { ids: vec![9, 9], tokens: vec![0, 5] };
         let text = trace_csv(&workload(shared)?);
         let lines: Vec<&str> = text.lines().skip(1).collect();
@@ -217,12 +204,44 @@ mod tests {
         let summary = Summary::of(&workload, &record(), &Promise::default());
         let text = json(&SimConfig::default(), &workload, &summary)?;
         let keys = [
-            "config", "workload", "requests", "hash", "summary", "requests", "completed", "rejected",
-            "makespan_s", "request_throughput", "output_token_throughput", "passes",
-            "useful_slot_steps", "padded_slot_steps", "idle_slot_steps", "slot_utilization",
-            "preemptions", "recomputed_tokens", "prefix_hit_tokens", "prefix_query_tokens",
-            "kv_usage", "mean", "peak", "ttft_s", "mean", "p50", "p90", "p99", "min", "max", "n",
-            "tpot_s", "itl_s", "e2e_s", "max_gap_s", "goodput", "attainment", "verdict",
+            "config",
+            "workload",
+            "requests",
+            "hash",
+            "summary",
+            "requests",
+            "completed",
+            "rejected",
+            "makespan_s",
+            "request_throughput",
+            "output_token_throughput",
+            "passes",
+            "useful_slot_steps",
+            "padded_slot_steps",
+            "idle_slot_steps",
+            "slot_utilization",
+            "preemptions",
+            "recomputed_tokens",
+            "prefix_hit_tokens",
+            "prefix_query_tokens",
+            "kv_usage",
+            "mean",
+            "peak",
+            "ttft_s",
+            "mean",
+            "p50",
+            "p90",
+            "p99",
+            "min",
+            "max",
+            "n",
+            "tpot_s",
+            "itl_s",
+            "e2e_s",
+            "max_gap_s",
+            "goodput",
+            "attainment",
+            "verdict",
         ];
         let mut rest = text.as_str();
         for key in keys {

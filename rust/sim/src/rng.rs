@@ -1,7 +1,7 @@
 //! Random draws that give the same bytes on every machine.
 //!
 //! The generator is xoshiro256++ (Blackman and Vigna, *Scrambled linear pseudorandom number generators*,
-//! ACM TOMS 47, 2021), its state filled by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), both written
+//! ACM TOMS 47, 2021), its state filled by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014), both written
 //! from the papers and pinned by golden vectors. Logarithms, square roots and cosines come from the
 //! pure-Rust `libm`, never from the platform's library, whose last digits differ between systems.
 //!
@@ -15,7 +15,7 @@ pub struct Rng {
     state: [u64; 4],
 }
 
-/// The next SplitMix64 output; `state` moves on by the odd constant of the paper.
+/// The next `SplitMix64` output; `state` moves on by the odd constant of the paper.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;
@@ -38,14 +38,7 @@ impl Rng {
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut of_stream = stream;
         let mut mixer = seed ^ split_mix(&mut of_stream);
-        Self {
-            state: [
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-                split_mix(&mut mixer),
-            ],
-        }
+        Self { state: [split_mix(&mut mixer), split_mix(&mut mixer), split_mix(&mut mixer), split_mix(&mut mixer)] }
     }
 
     /// 64 random bits.
@@ -109,13 +102,7 @@ mod tests {
         assert_eq!(drawn[0], 5 * (1 << 23) + 1);
         assert_eq!(
             drawn,
-            [
-                41_943_041,
-                58_720_359,
-                3_588_806_011_781_223,
-                3_591_011_842_654_386,
-                9_228_616_714_210_784_205,
-            ]
+            [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386, 9_228_616_714_210_784_205,]
         );
     }
 
@@ -146,10 +133,6 @@ mod tests {
         assert_eq!(drawn, GOLDEN_DRAWS);
     }
 
-    const GOLDEN_DRAWS: [u64; 4] = [
-        4_602_852_625_734_498_336,
-        4_612_898_906_541_138_025,
-        4_608_493_989_559_809_589,
-        4_649_592_840_515_884_645,
-    ];
+    const GOLDEN_DRAWS: [u64; 4] =
+        [4_602_852_625_734_498_336, 4_612_898_906_541_138_025, 4_608_493_989_559_809_589, 4_649_592_840_515_884_645];
 }

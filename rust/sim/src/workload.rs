@@ -199,9 +199,7 @@ impl Workload {
     pub fn queue_order(&self) -> Vec<u32> {
         let positions = u32::try_from(self.len()).unwrap_or(u32::MAX);
         let mut order: Vec<u32> = (0..positions).collect();
-        order.sort_by(|&a, &b| {
-            self.arrival_s[index(a)].total_cmp(&self.arrival_s[index(b)]).then(a.cmp(&b))
-        });
+        order.sort_by(|&a, &b| self.arrival_s[index(a)].total_cmp(&self.arrival_s[index(b)]).then(a.cmp(&b)));
         order
     }
 
@@ -297,10 +295,7 @@ fn check_arrivals(arrivals: &[f64]) -> Result<(), WorkloadError> {
 
 fn check_columns(columns: &Columns) -> Result<(), WorkloadError> {
     let requests = columns.arrival_s.len();
-    let lengths = [
-        ("prompt_tokens", &columns.prompt_tokens),
-        ("output_tokens", &columns.output_tokens),
-    ];
+    let lengths = [("prompt_tokens", &columns.prompt_tokens), ("output_tokens", &columns.output_tokens)];
     check_arrivals(&columns.arrival_s)?;
     for (column, values) in lengths {
         if values.len() != requests || requests >= LIMIT {
@@ -321,7 +316,7 @@ fn too_many(index: usize, column: &'static str) -> WorkloadError {
 
 /// Numbers the names, having checked that each request's pieces fit into its prompt.
 fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, WorkloadError> {
-    let mut names = Names::default();
+    let mut numbers = Names::default();
     match named {
         NamedPrefixes::None => Ok(Prefixes::None),
         NamedPrefixes::Blocks { block_tokens, indptr, ids } => {
@@ -329,7 +324,7 @@ fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, Workl
             let mut numbered = Vec::with_capacity(ids.len());
             for at in 0..prompts.len() {
                 for &id in &ids[indptr[at]..indptr[at + 1]] {
-                    numbered.push(names.number(id).ok_or_else(|| too_many(at, "hash_ids"))?);
+                    numbered.push(numbers.number(id).ok_or_else(|| too_many(at, "hash_ids"))?);
                 }
             }
             Ok(Prefixes::Blocks { block_tokens, indptr, ids: numbered })
@@ -346,7 +341,7 @@ fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, Workl
                     return Err(WorkloadError { index: at, column: "prefix_tokens", reason });
                 }
                 // A row without a prefix names nothing, so that it takes no number either.
-                let number = if shared == 0 { Some(0) } else { names.number(id) };
+                let number = if shared == 0 { Some(0) } else { numbers.number(id) };
                 numbered.push(number.ok_or_else(|| too_many(at, "prefix_id"))?);
             }
             Ok(Prefixes::Shared { ids: numbered, tokens })
@@ -354,12 +349,7 @@ fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, Workl
     }
 }
 
-fn check_blocks(
-    block_tokens: u32,
-    indptr: &[usize],
-    num_ids: usize,
-    prompts: &[u32],
-) -> Result<(), WorkloadError> {
+fn check_blocks(block_tokens: u32, indptr: &[usize], num_ids: usize, prompts: &[u32]) -> Result<(), WorkloadError> {
     let refuse = |index, reason| Err(WorkloadError { index, column: "hash_ids", reason });
     if block_tokens == 0 {
         return refuse(0, "blocks of 0 tokens".to_owned());
@@ -463,8 +453,7 @@ mod tests {
 
     #[test]
     fn test_truncate_and_scale_keep_the_columns_together() -> Result<(), super::WorkloadError> {
-        let mut workload =
-            Workload::new(columns(&[8, 8, 8], blocks(4, &[0, 2, 3, 5], &[1, 2, 1, 3, 4])))?;
+        let mut workload = Workload::new(columns(&[8, 8, 8], blocks(4, &[0, 2, 3, 5], &[1, 2, 1, 3, 4])))?;
         workload.arrival_s = vec![2.0, 1.0, 1.0];
         assert_eq!(workload.queue_order(), [1, 2, 0]);
         workload.scale_time(0.5)?;
