@@ -212,8 +212,8 @@ impl Trio {
             ..SchedulerConfig::new(world.num_blocks as i64)
         };
         Self {
-            core: Scheduler::new(config.clone()).expect("a world in range"),
-            decider: Scheduler::new(config).expect("a world in range"),
+            core: Scheduler::new(&config).expect("a world in range"),
+            decider: Scheduler::new(&config).expect("a world in range"),
             model: SchedulerModel::new(world),
             plan: StepPlan::default(),
             handles: Vec::new(),

@@ -26,7 +26,7 @@ struct Engine {
 impl Engine {
     fn new(config: SchedulerConfig) -> Self {
         Self {
-            sched: Scheduler::new(config).unwrap(),
+            sched: Scheduler::new(&config).unwrap(),
             plan: StepPlan::default(),
             outcome: Outcome::default(),
             mirror: BTreeMap::new(),
