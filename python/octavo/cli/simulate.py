@@ -170,6 +170,8 @@ def _workload(options: argparse.Namespace) -> Workload:
     else:
         workload = festival(options.seed)
     if options.time_scale is not None:
+        if not (math.isfinite(options.time_scale) and options.time_scale >= 0):
+            raise UsageError(f"--time-scale {options.time_scale}: a finite number at or above 0")
         workload = workload.scale_time(options.time_scale)
     if options.limit is not None:
         if options.limit < 1:

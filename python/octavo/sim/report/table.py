@@ -54,26 +54,32 @@ def _head(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
 
 
 def _distributions(summary: Mapping[str, Any]) -> list[str]:
-    head = f"{'ms':8}" + "".join(f"{name:>11}" for name in _STATISTICS) + f"{'n':>11}"
-    lines = [head]
+    rows = [["ms", *_STATISTICS, "n"]]
     marked = False
-    for name, key, formula, scale in _METRICS:
+    for name, key, _, scale in _METRICS:
         values = summary[key]
         few = 0 < values["n"] < _FEW
         marked |= few
-        cells = "".join(_cell(values[which], scale, few=few and which == "p99")
-                        for which in _STATISTICS)
-        lines.append(f"{name:8}{cells}{values['n']:>11,}   {formula}")
+        cells = [_cell(values[which], scale) for which in _STATISTICS]
+        cells[_STATISTICS.index("p99")] += "*" if few else ""
+        rows.append([name, *cells, f"{values['n']:,}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formulas = ["", *(formula for _, _, formula, _ in _METRICS)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(10)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        + f"   {formula}"
+        for row, formula in zip(rows, formulas, strict=True)
+    ]
     if marked:
         lines.append(f"* fewer than {_FEW:,} values: a 99th percentile of so few says little")
     return lines
 
 
-def _cell(value: float | None, scale: float, *, few: bool) -> str:
-    if value is None:
-        return f"{'-':>11}"
-    mark = "*" if few else ""
-    return f"{f'{value * scale:,.1f}{mark}':>11}"
+def _cell(value: float | None, scale: float) -> str:
+    return "-" if value is None else f"{value * scale:,.1f}"
 
 
 def _counters(summary: Mapping[str, Any]) -> list[str]:
