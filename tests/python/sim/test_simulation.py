@@ -15,7 +15,8 @@ TINY = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 64}
 
 # One request in three is longer than the others; prompts share ids.
 TRACE = "arrival_s,prompt_tokens,output_tokens,hash_block_tokens,hash_ids\n" + "".join(
-    f"{0.037 * i!r},{40 + 30 * (i % 3)},{1 + 7 * i % 23},16,{i % 4} {9 + i % 2}\n" for i in range(60)
+    f"{0.037 * i!r},{40 + 30 * (i % 3)},{1 + 7 * i % 23},16,{i % 4} {9 + i % 2}\n"
+    for i in range(60)
 )
 
 
