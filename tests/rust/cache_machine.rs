@@ -37,25 +37,62 @@ struct World {
 /// A call; sequences and steps are chosen modulo what there is when the call is made.
 #[derive(Clone, Debug)]
 enum Op {
-    Open { tokens: Vec<i32>, identity: usize },
+    Open {
+        tokens: Vec<i32>,
+        identity: usize,
+    },
     /// Opens with what another sequence has computed, and a little more.
-    OpenLike { seq: usize, keep: usize, more: Vec<i32> },
-    Reserve { seq: usize, num_tokens: usize },
-    Advance { seq: usize, tokens: Vec<i32> },
+    OpenLike {
+        seq: usize,
+        keep: usize,
+        more: Vec<i32>,
+    },
+    Reserve {
+        seq: usize,
+        num_tokens: usize,
+    },
+    Advance {
+        seq: usize,
+        tokens: Vec<i32>,
+    },
     /// Reserves room for the tokens and advances by them.
-    Grow { seq: usize, tokens: Vec<i32> },
-    Truncate { seq: usize, num_tokens: usize },
-    Fork { seq: usize },
-    Close { seq: usize },
-    Match { tokens: Vec<i32>, identity: usize },
-    Views { seqs: Vec<usize>, starts: Vec<usize>, lens: Vec<usize> },
+    Grow {
+        seq: usize,
+        tokens: Vec<i32>,
+    },
+    Truncate {
+        seq: usize,
+        num_tokens: usize,
+    },
+    Fork {
+        seq: usize,
+    },
+    Close {
+        seq: usize,
+    },
+    Match {
+        tokens: Vec<i32>,
+        identity: usize,
+    },
+    Views {
+        seqs: Vec<usize>,
+        starts: Vec<usize>,
+        lens: Vec<usize>,
+    },
     TakeOps,
     BeginStep,
-    EndStep { step: usize },
-    EndAnyStep { step: u64 },
+    EndStep {
+        step: usize,
+    },
+    EndAnyStep {
+        step: u64,
+    },
     Clear,
     /// Any call on a sequence that is closed, or was never there.
-    Dead { seq: usize, call: usize },
+    Dead {
+        seq: usize,
+        call: usize,
+    },
 }
 
 /// Identities whose keys are told apart only by salt, kind, value, place or reach.
@@ -192,8 +229,7 @@ impl Pair {
             Op::Truncate { seq, num_tokens } => {
                 if let Some((model, core)) = self.pick(*seq) {
                     let expected = self.model.truncate(model, *num_tokens);
-                    let found =
-                        self.core.truncate(core, *num_tokens).map_err(|error| bridge::fault(&error));
+                    let found = self.core.truncate(core, *num_tokens).map_err(|error| bridge::fault(&error));
                     assert_eq!(found, expected, "truncate");
                 }
             }

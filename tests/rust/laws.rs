@@ -13,5 +13,5 @@
 
 #[path = "laws/cache.rs"]
 mod cache;
-//SCHED #[path = "laws/scheduler.rs"]
-//SCHED mod scheduler;
+#[path = "laws/scheduler.rs"]
+mod scheduler;

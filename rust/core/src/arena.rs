@@ -25,12 +25,7 @@ pub(crate) struct Arena<I, T> {
 
 impl<I: HandleId, T> Arena<I, T> {
     pub(crate) const fn new() -> Self {
-        Self {
-            places: Vec::new(),
-            vacant: Vec::new(),
-            len: 0,
-            kind: PhantomData,
-        }
+        Self { places: Vec::new(), vacant: Vec::new(), len: 0, kind: PhantomData }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -40,18 +35,11 @@ impl<I: HandleId, T> Arena<I, T> {
     /// Stores what `make` builds from the handle it will have. O(1).
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(I) -> T) -> I {
         let index = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(Place {
-                generation: 0,
-                tenant: None,
-            });
-            u32::try_from(self.places.len() - 1)
-                .unwrap_or_else(|_| unreachable!("2^32 entries do not fit in memory"))
+            self.places.push(Place { generation: 0, tenant: None });
+            u32::try_from(self.places.len() - 1).unwrap_or_else(|_| unreachable!("2^32 entries do not fit in memory"))
         });
         let place = &mut self.places[index as usize];
-        let id = I::from_key(Key {
-            index,
-            generation: place.generation,
-        });
+        let id = I::from_key(Key { index, generation: place.generation });
         place.tenant = Some(make(id));
         self.len += 1;
         id
@@ -61,9 +49,7 @@ impl<I: HandleId, T> Arena<I, T> {
     pub(crate) fn remove(&mut self, id: I) -> Result<T, Error> {
         let index = self.find(id)?;
         let place = &mut self.places[index];
-        let Some(tenant) = place.tenant.take() else {
-            unreachable!("find returned a place without a tenant")
-        };
+        let Some(tenant) = place.tenant.take() else { unreachable!("find returned a place without a tenant") };
         if place.generation < Key::MAX_GENERATION {
             place.generation += 1;
             self.vacant.push(id.key().index);
@@ -96,16 +82,10 @@ impl<I: HandleId, T> Arena<I, T> {
 
     /// All living entries, in the order of their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        self.places
-            .iter()
-            .zip(0_u32..)
-            .filter_map(|(place, index)| {
-                let id = I::from_key(Key {
-                    index,
-                    generation: place.generation,
-                });
-                place.tenant.as_ref().map(|tenant| (id, tenant))
-            })
+        self.places.iter().zip(0_u32..).filter_map(|(place, index)| {
+            let id = I::from_key(Key { index, generation: place.generation });
+            place.tenant.as_ref().map(|tenant| (id, tenant))
+        })
     }
 
     fn find(&self, id: I) -> Result<usize, Error> {
@@ -152,26 +132,10 @@ mod tests {
         let b = arena.insert_with(|_| 2);
         assert_ne!(a, b, "the place is the same, the generation is not");
         assert_eq!(arena.get(b), Ok(&2));
-        let never = SequenceId::from_key(Key {
-            index: 9,
-            generation: 0,
-        });
-        assert_eq!(
-            arena.get(never),
-            Err(Error::UnknownHandle {
-                handle: never.raw()
-            })
-        );
-        let later = SequenceId::from_key(Key {
-            index: 0,
-            generation: 5,
-        });
-        assert_eq!(
-            arena.remove(later),
-            Err(Error::UnknownHandle {
-                handle: later.raw()
-            })
-        );
+        let never = SequenceId::from_key(Key { index: 9, generation: 0 });
+        assert_eq!(arena.get(never), Err(Error::UnknownHandle { handle: never.raw() }));
+        let later = SequenceId::from_key(Key { index: 0, generation: 5 });
+        assert_eq!(arena.remove(later), Err(Error::UnknownHandle { handle: later.raw() }));
     }
 
     #[test]
@@ -179,25 +143,10 @@ mod tests {
         let mut arena = Arena::<SequenceId, u8>::new();
         let first = arena.insert_with(|_| 1);
         arena.places[0].generation = Key::MAX_GENERATION;
-        let last = SequenceId::from_key(Key {
-            index: 0,
-            generation: Key::MAX_GENERATION,
-        });
+        let last = SequenceId::from_key(Key { index: 0, generation: Key::MAX_GENERATION });
         assert_eq!(arena.remove(last), Ok(1));
-        assert_eq!(
-            arena.get(last),
-            Err(Error::StaleHandle { handle: last.raw() })
-        );
-        assert_eq!(
-            arena.get(first),
-            Err(Error::StaleHandle {
-                handle: first.raw()
-            })
-        );
-        assert_eq!(
-            arena.insert_with(|_| 2).key().index,
-            1,
-            "the used-up place is not given again"
-        );
+        assert_eq!(arena.get(last), Err(Error::StaleHandle { handle: last.raw() }));
+        assert_eq!(arena.get(first), Err(Error::StaleHandle { handle: first.raw() }));
+        assert_eq!(arena.insert_with(|_| 2).key().index, 1, "the used-up place is not given again");
     }
 }

@@ -40,36 +40,23 @@ fn check_states(cache: &Cache) -> Result<(), StateError> {
     let mut seen = vec![false; fresh];
     let listed = returned.iter().map(|&block| (block, State::Blank));
     let listed = listed.chain(pool.recency().iter().map(|block| (block, State::Cached)));
-    let listed = listed.chain(
-        pool.fences()
-            .iter()
-            .map(|(_, block)| (block, State::Fenced)),
-    );
+    let listed = listed.chain(pool.fences().iter().map(|(_, block)| (block, State::Fenced)));
     let mut num_listed = 0;
     for (block, expected) in listed {
         num_listed += 1;
         if std::mem::replace(&mut seen[block.index()], true) {
-            return Err(StateError::law(
-                1,
-                format!("block {} is listed twice", block.get()),
-            ));
+            return Err(StateError::law(1, format!("block {} is listed twice", block.get())));
         }
         let state = pool.state(block);
         if state != expected {
-            let text = format!(
-                "block {} is listed as {expected:?} and is {state:?}",
-                block.get()
-            );
+            let text = format!("block {} is listed as {expected:?} and is {state:?}", block.get());
             return Err(StateError::law(1, text));
         }
     }
     for (index, _) in seen.iter().enumerate().filter(|(_, seen)| !**seen) {
         let state = pool.state(BlockId::new(index));
         if !matches!(state, State::Held { .. }) {
-            return Err(StateError::law(
-                1,
-                format!("block {index} is {state:?} and listed nowhere"),
-            ));
+            return Err(StateError::law(1, format!("block {index} is {state:?} and listed nowhere")));
         }
     }
     if fresh - num_listed != pool.num_held() {
@@ -92,48 +79,27 @@ fn check_counts(cache: &Cache, holders: &[Holder<'_>]) -> Result<Entries, StateE
     let slots = cache.pool().slots();
     for (&block, &count) in &counts {
         if slots.count(block) != count {
-            let text = format!(
-                "block {} has {count} holders and counts {}",
-                block.get(),
-                slots.count(block)
-            );
+            let text = format!("block {} has {count} holders and counts {}", block.get(), slots.count(block));
             return Err(StateError::law(2, text));
         }
     }
     if counts.len() != cache.pool().num_held() {
-        let text = format!(
-            "{} blocks are held by somebody, {} count as held",
-            counts.len(),
-            cache.pool().num_held()
-        );
+        let text = format!("{} blocks are held by somebody, {} count as held", counts.len(), cache.pool().num_held());
         return Err(StateError::law(2, text));
     }
     Ok(entries)
 }
 
-fn check_writers(
-    cache: &Cache,
-    holders: &[Holder<'_>],
-    entries: &Entries,
-) -> Result<(), StateError> {
+fn check_writers(cache: &Cache, holders: &[Holder<'_>], entries: &Entries) -> Result<(), StateError> {
     for holder in holders {
         let Some(from) = holder.writes_from else {
             continue;
         };
         for block in holder.table.blocks().iter().skip(from) {
             let named = entries.get(block).copied().unwrap_or(0);
-            let findable = matches!(
-                cache.pool().state(*block),
-                State::Held {
-                    published: true,
-                    ..
-                }
-            );
+            let findable = matches!(cache.pool().state(*block), State::Held { published: true, .. });
             if named != 1 || findable {
-                let text = format!(
-                    "block {} may be written, findable: {findable}, named {named} times",
-                    block.get()
-                );
+                let text = format!("block {} may be written, findable: {findable}, named {named} times", block.get());
                 return Err(StateError::law(3, text));
             }
         }
@@ -143,16 +109,8 @@ fn check_writers(
 
 fn check_findable(cache: &Cache) -> Result<(), StateError> {
     let (_, fresh) = cache.pool().blank().parts();
-    let is_published = |block: &BlockId| {
-        matches!(
-            cache.pool().state(*block),
-            State::Cached
-                | State::Held {
-                    published: true,
-                    ..
-                }
-        )
-    };
+    let is_published =
+        |block: &BlockId| matches!(cache.pool().state(*block), State::Cached | State::Held { published: true, .. });
     let published: Vec<BlockId> = (0..fresh).map(BlockId::new).filter(is_published).collect();
     cache.prefix().check(&published)
 }
@@ -163,30 +121,13 @@ fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateErro
         let Some(tokens) = holder.tokens else {
             continue;
         };
-        for (block, part) in holder
-            .table
-            .blocks()
-            .iter()
-            .zip(tokens.chunks_exact(cache.block_size()))
-        {
-            let published = matches!(
-                cache.pool().state(*block),
-                State::Held {
-                    published: true,
-                    ..
-                }
-            );
+        for (block, part) in holder.table.blocks().iter().zip(tokens.chunks_exact(cache.block_size())) {
+            let published = matches!(cache.pool().state(*block), State::Held { published: true, .. });
             if !published {
-                return Err(StateError::law(
-                    4,
-                    format!("block {} is full and not published", block.get()),
-                ));
+                return Err(StateError::law(4, format!("block {} is full and not published", block.get())));
             }
             if cache.prefix().tokens(*block) != part {
-                return Err(StateError::law(
-                    5,
-                    format!("block {} holds other tokens than its sequence", block.get()),
-                ));
+                return Err(StateError::law(5, format!("block {} holds other tokens than its sequence", block.get())));
             }
         }
     }
@@ -199,19 +140,12 @@ fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateErro
 /// copy's, whose end puts the child before it.
 fn check_order(cache: &Cache) -> Result<(), StateError> {
     let pool = cache.pool();
-    let places: BTreeMap<BlockId, usize> = pool
-        .recency()
-        .iter()
-        .enumerate()
-        .map(|(at, block)| (block, at))
-        .collect();
+    let places: BTreeMap<BlockId, usize> = pool.recency().iter().enumerate().map(|(at, block)| (block, at)).collect();
     let (_, fresh) = pool.blank().parts();
     for block in (0..fresh).map(BlockId::new) {
         let place = match pool.state(block) {
             State::Cached => places.get(&block).copied(),
-            State::Held {
-                published: true, ..
-            } => None,
+            State::Held { published: true, .. } => None,
             _ => continue,
         };
         let Some(parent) = cache.prefix().parent(block) else {
@@ -225,24 +159,13 @@ fn check_order(cache: &Cache) -> Result<(), StateError> {
             None => parent_place >= pool.recency().evictable(),
         };
         if !leaves_first {
-            let text = format!(
-                "block {} would be evicted before its child {}",
-                parent.get(),
-                block.get()
-            );
+            let text = format!("block {} would be evicted before its child {}", parent.get(), block.get());
             return Err(StateError::law(6, text));
         }
     }
-    match pool
-        .fences()
-        .iter()
-        .find(|&(step, _)| !pool.fences().is_open(step))
-    {
+    match pool.fences().iter().find(|&(step, _)| !pool.fences().is_open(step)) {
         Some((step, block)) => {
-            let text = format!(
-                "block {} waits for step {step}, which is not open",
-                block.get()
-            );
+            let text = format!("block {} waits for step {step}, which is not open", block.get());
             Err(StateError::law(7, text))
         }
         None => Ok(()),

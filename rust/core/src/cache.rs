@@ -62,28 +62,14 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub(crate) fn new(geometry: Geometry) -> Result<Self, ConfigError> {
-        let Geometry {
-            num_blocks,
-            block_size,
-            ..
-        } = geometry;
+        let Geometry { num_blocks, block_size, .. } = geometry;
         let pool = Pool::new(num_blocks)?;
         let hasher = ChainHasher::new(geometry.hash_seed, geometry.hash_bits);
         let findable = if geometry.caching { num_blocks } else { 0 };
         let Some(prefix) = Prefix::new(findable, block_size, hasher) else {
-            return Err(ConfigError::new(
-                "num_blocks",
-                num_blocks,
-                "as many as this machine has memory to describe",
-            ));
+            return Err(ConfigError::new("num_blocks", num_blocks, "as many as this machine has memory to describe"));
         };
-        Ok(Self {
-            geometry,
-            pool,
-            prefix,
-            copies: CopyLedger::default(),
-            counters: Counters::default(),
-        })
+        Ok(Self { geometry, pool, prefix, copies: CopyLedger::default(), counters: Counters::default() })
     }
 
     #[inline]
@@ -123,10 +109,7 @@ impl Cache {
 
     /// How many of `blocks` nobody holds: claiming them takes as many from what is available.
     pub(crate) fn num_unheld(&self, blocks: &[BlockId]) -> usize {
-        blocks
-            .iter()
-            .filter(|&&block| self.pool.state(block) == State::Cached)
-            .count()
+        blocks.iter().filter(|&&block| self.pool.state(block) == State::Cached).count()
     }
 
     /// Finds the longest hit of at most `limit` blocks; `chain` is completed first. Changes nothing else.
@@ -138,8 +121,7 @@ impl Cache {
         limit: usize,
         hits: &mut Hits,
     ) {
-        self.prefix
-            .extend_chain(chain, &tokens[..limit * self.block_size()], identity);
+        self.prefix.extend_chain(chain, &tokens[..limit * self.block_size()], identity);
         self.prefix.look_up(chain, tokens, identity, limit, hits);
     }
 
@@ -200,13 +182,7 @@ impl Cache {
 
     /// Makes entry `index`, of which `num_tokens` slots are filled, writable as `tail` says. A copy needs one
     /// available block.
-    pub(crate) fn make_writable(
-        &mut self,
-        table: &mut Table,
-        index: usize,
-        num_tokens: usize,
-        tail: Tail,
-    ) {
+    pub(crate) fn make_writable(&mut self, table: &mut Table, index: usize, num_tokens: usize, tail: Tail) {
         let block = table.blocks()[index];
         match tail {
             Tail::Writable => {}
@@ -217,14 +193,7 @@ impl Cache {
             Tail::Copy(src) => {
                 // The table's count on the block becomes the copy's, unless the copy reads from elsewhere.
                 let dst = self.take();
-                self.copies.record(
-                    CopyOp {
-                        src,
-                        dst,
-                        num_tokens,
-                    },
-                    self.pool.fences().newest(),
-                );
+                self.copies.record(CopyOp { src, dst, num_tokens }, self.pool.fences().newest());
                 table.replace(index, dst);
                 if src != block {
                     self.pool.retain(src);
@@ -236,22 +205,11 @@ impl Cache {
 
     /// Publishes entry `index`, which `link` now fills, or merges it with the equal block that is findable already.
     /// All entries before it are published. True when it was merged: the table names the other block now.
-    pub(crate) fn publish(
-        &mut self,
-        table: &mut Table,
-        index: usize,
-        link: Link<'_>,
-        identity: &Identity,
-    ) -> bool {
+    pub(crate) fn publish(&mut self, table: &mut Table, index: usize, link: Link<'_>, identity: &Identity) -> bool {
         let own = table.blocks()[index];
         let before = index.checked_sub(1).map(|before| table.blocks()[before]);
-        let parent = before
-            .map(Parent::Block)
-            .or_else(|| self.prefix.root(identity));
-        let twin = parent.and_then(|parent| {
-            self.prefix
-                .twin(parent, link, &mut self.counters.collisions)
-        });
+        let parent = before.map(Parent::Block).or_else(|| self.prefix.root(identity));
+        let twin = parent.and_then(|parent| self.prefix.twin(parent, link, &mut self.counters.collisions));
         if let Some(twin) = twin {
             self.pool.retain(twin);
             table.replace(index, twin);
@@ -269,9 +227,7 @@ impl Cache {
     pub(crate) fn take_copies(&mut self) -> Vec<CopyOp> {
         let fences = self.pool.fences();
         let newest = fences.newest();
-        let (ops, free) = self
-            .copies
-            .take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
+        let (ops, free) = self.copies.take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
         self.release_sources(free);
         ops
     }
@@ -289,9 +245,7 @@ impl Cache {
 
     /// Forgets every published block; false, and nothing changes, while anything is held, fenced or in flight.
     pub(crate) fn clear(&mut self) -> bool {
-        let idle = self.pool.num_held() == 0
-            && self.pool.num_fenced() == 0
-            && self.pool.fences().num_open() == 0;
+        let idle = self.pool.num_held() == 0 && self.pool.num_fenced() == 0 && self.pool.fences().num_open() == 0;
         if idle {
             while let Some(block) = self.pool.forget_one() {
                 self.prefix.remove(block);
@@ -334,9 +288,7 @@ impl Cache {
             return;
         }
         let mut block = self.prefix.parent(src);
-        while let Some(ancestor) =
-            block.filter(|&ancestor| self.pool.state(ancestor) == State::Cached)
-        {
+        while let Some(ancestor) = block.filter(|&ancestor| self.pool.state(ancestor) == State::Cached) {
             self.pool.renew(ancestor);
             block = self.prefix.parent(ancestor);
         }

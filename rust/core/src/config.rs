@@ -123,10 +123,7 @@ names! {
 
 /// What a [`KvCache`](crate::KvCache) is made of; the fields and defaults of CONTRACT §2.
 #[derive(Clone, Debug)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "the options of the contract, each on its own"
-)]
+#[allow(clippy::struct_excessive_bools, reason = "the options of the contract, each on its own")]
 pub struct CacheConfig {
     /// Blocks in the pool, 1 ..= 2^31 - 1.
     pub num_blocks: i64,
@@ -189,16 +186,8 @@ impl CacheConfig {
         later("host_blocks", self.host_blocks, 0)?;
         later("disk_blocks", self.disk_blocks, 0)?;
         later("events", self.events, false)?;
-        let Ok(hash_bits) = u32::try_from(hash_bits) else {
-            unreachable!("checked to be at most 64")
-        };
-        Ok(Geometry {
-            num_blocks,
-            block_size,
-            hash_bits,
-            hash_seed: self.hash_seed,
-            caching: self.prefix_caching,
-        })
+        let Ok(hash_bits) = u32::try_from(hash_bits) else { unreachable!("checked to be at most 64") };
+        Ok(Geometry { num_blocks, block_size, hash_bits, hash_seed: self.hash_seed, caching: self.prefix_caching })
     }
 }
 
@@ -280,27 +269,12 @@ impl SchedulerConfig {
         let geometry = self.cache.check()?;
         let top = i64::from(i32::MAX);
         let max_num_seqs = in_range("max_num_seqs", self.max_num_seqs, 1, MAX_NUM_SEQS)?;
-        let token_budget = in_range(
-            "max_num_batched_tokens",
-            self.max_num_batched_tokens,
-            1,
-            top,
-        )?;
+        let token_budget = in_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, top)?;
         let max_model_len = in_range("max_model_len", self.max_model_len, 2, top)?;
-        let max_partial_prefills =
-            in_range("max_partial_prefills", self.max_partial_prefills, 1, top)?;
-        let cap = in_range(
-            "long_prefill_threshold",
-            self.long_prefill_threshold,
-            0,
-            top,
-        )?;
+        let max_partial_prefills = in_range("max_partial_prefills", self.max_partial_prefills, 1, top)?;
+        let cap = in_range("long_prefill_threshold", self.long_prefill_threshold, 0, top)?;
         if !(0.0..1.0).contains(&self.watermark) {
-            return Err(ConfigError::new(
-                "watermark",
-                self.watermark,
-                "0 <= watermark < 1",
-            ));
+            return Err(ConfigError::new("watermark", self.watermark, "0 <= watermark < 1"));
         }
         self.refuse_later()?;
         Ok(Limits {
@@ -341,26 +315,16 @@ pub(crate) struct Limits {
 }
 
 fn in_range(field: &'static str, value: i64, low: i64, high: i64) -> Result<usize, ConfigError> {
-    let checked = usize::try_from(value)
-        .ok()
-        .filter(|_| (low..=high).contains(&value));
+    let checked = usize::try_from(value).ok().filter(|_| (low..=high).contains(&value));
     checked.ok_or_else(|| ConfigError::new(field, value, format!("{low} ..= {high}")))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "copies of a word")]
-fn later<T: PartialEq + std::fmt::Debug>(
-    field: &'static str,
-    value: T,
-    accepted: T,
-) -> Result<(), ConfigError> {
+fn later<T: PartialEq + std::fmt::Debug>(field: &'static str, value: T, accepted: T) -> Result<(), ConfigError> {
     if value == accepted {
         return Ok(());
     }
-    Err(ConfigError::new(
-        field,
-        format!("{value:?}"),
-        format!("{accepted:?} for now; the rest comes later"),
-    ))
+    Err(ConfigError::new(field, format!("{value:?}"), format!("{accepted:?} for now; the rest comes later")))
 }
 
 #[allow(

@@ -69,17 +69,12 @@ impl CopyLedger {
     /// How many copies hold `src`, and the longest of them in tokens.
     pub(crate) fn owed_from(&self, src: BlockId) -> (u32, usize) {
         let lengths = self.sources.range((src, 0)..=(src, u64::MAX));
-        lengths.fold((0, 0), |(count, longest), (_, &length)| {
-            (count + 1, longest.max(length))
-        })
+        lengths.fold((0, 0), |(count, longest), (_, &length)| (count + 1, longest.max(length)))
     }
 
     /// Takes all that is owed. `step_of` says until which open step a copy decided under a step holds its source;
     /// the sources of those that no step holds are returned as well, to be released in order.
-    pub(crate) fn take(
-        &mut self,
-        step_of: impl Fn(Option<u64>) -> Option<u64>,
-    ) -> (Vec<CopyOp>, Vec<BlockId>) {
+    pub(crate) fn take(&mut self, step_of: impl Fn(Option<u64>) -> Option<u64>) -> (Vec<CopyOp>, Vec<BlockId>) {
         self.targets.clear();
         let (mut ops, mut free) = (Vec::with_capacity(self.untaken.len()), Vec::new());
         for (serial, Owed { op, step }) in std::mem::take(&mut self.untaken) {

@@ -15,10 +15,7 @@ const LETTERS: &[u8; 52] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 ///
 /// `.` blank, `=` cached, `~` fenced, a letter the one sequence that names the block, `#` one beyond the 52nd, `+`
 /// several, `>` a copy's source that no table names. O(blocks).
-pub(crate) fn draw<'a>(
-    cache: &Cache,
-    sequences: impl Iterator<Item = (&'a Table, usize)>,
-) -> String {
+pub(crate) fn draw<'a>(cache: &Cache, sequences: impl Iterator<Item = (&'a Table, usize)>) -> String {
     let pool = cache.pool();
     let (num_blocks, block_size) = (cache.num_blocks(), cache.block_size());
     let mut names = BTreeMap::<BlockId, char>::new();
@@ -26,17 +23,10 @@ pub(crate) fn draw<'a>(
     for (index, (table, num_tokens)) in sequences.enumerate() {
         let letter = LETTERS.get(index).map(|&letter| char::from(letter));
         for &block in table.blocks() {
-            names
-                .entry(block)
-                .and_modify(|name| *name = '+')
-                .or_insert(letter.unwrap_or('#'));
+            names.entry(block).and_modify(|name| *name = '+').or_insert(letter.unwrap_or('#'));
         }
         if let Some(letter) = letter {
-            let ids: Vec<String> = table
-                .blocks()
-                .iter()
-                .map(|block| block.get().to_string())
-                .collect();
+            let ids: Vec<String> = table.blocks().iter().map(|block| block.get().to_string()).collect();
             let slots = table.len() * block_size;
             let line = format!(
                 "{letter}: {num_tokens} tokens in {} blocks ({}), {} of {slots} slots unused\n",
@@ -56,9 +46,7 @@ pub(crate) fn draw<'a>(
     );
     for start in (0..num_blocks).step_by(PER_LINE) {
         let blocks = (start..num_blocks.min(start + PER_LINE)).map(BlockId::new);
-        let line: String = blocks
-            .map(|block| symbol(pool.state(block), names.get(&block)))
-            .collect();
+        let line: String = blocks.map(|block| symbol(pool.state(block), names.get(&block))).collect();
         // Writing to a string does not fail.
         _ = writeln!(picture, "{start:>5} {line}");
     }

@@ -21,16 +21,8 @@ pub struct ConfigError {
 
 impl ConfigError {
     /// An error for `field`, which may be `range`.
-    pub fn new(
-        field: &'static str,
-        value: impl std::fmt::Display,
-        range: impl Into<String>,
-    ) -> Self {
-        Self {
-            field,
-            value: value.to_string(),
-            range: range.into(),
-        }
+    pub fn new(field: &'static str, value: impl std::fmt::Display, range: impl Into<String>) -> Self {
+        Self { field, value: value.to_string(), range: range.into() }
     }
 }
 
@@ -51,27 +43,12 @@ pub struct RequestError {
 impl RequestError {
     /// An error that has no number to it.
     pub fn new(argument: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
-        Self {
-            argument: argument.into(),
-            reason: reason.into(),
-            limit: None,
-            excess: None,
-        }
+        Self { argument: argument.into(), reason: reason.into(), limit: None, excess: None }
     }
 
     /// The argument passes `limit` by `excess`.
-    pub fn beyond(
-        argument: impl Into<Cow<'static, str>>,
-        reason: impl Into<String>,
-        limit: f64,
-        excess: f64,
-    ) -> Self {
-        Self {
-            argument: argument.into(),
-            reason: reason.into(),
-            limit: Some(limit),
-            excess: Some(excess),
-        }
+    pub fn beyond(argument: impl Into<Cow<'static, str>>, reason: impl Into<String>, limit: f64, excess: f64) -> Self {
+        Self { argument: argument.into(), reason: reason.into(), limit: Some(limit), excess: Some(excess) }
     }
 }
 
@@ -88,18 +65,12 @@ pub struct StateError {
 impl StateError {
     /// A call that does not fit the state.
     pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            law: None,
-        }
+        Self { message: message.into(), law: None }
     }
 
     /// Law `number` is broken.
     pub fn law(number: u8, message: impl std::fmt::Display) -> Self {
-        Self {
-            message: format!("law L{number} is broken: {message}"),
-            law: Some(number),
-        }
+        Self { message: format!("law L{number} is broken: {message}"), law: Some(number) }
     }
 }
 

@@ -56,11 +56,7 @@ impl Fences {
     pub(crate) fn pop_ended(&mut self) -> Option<BlockId> {
         let &(step, _) = self.waiting.front()?;
         let ended = self.oldest().is_none_or(|oldest| step < oldest);
-        if ended {
-            self.waiting.pop_front().map(|(_, block)| block)
-        } else {
-            None
-        }
+        if ended { self.waiting.pop_front().map(|(_, block)| block) } else { None }
     }
 
     /// How many blocks wait.

@@ -16,11 +16,7 @@ impl BlankStack {
     pub(crate) fn new(num_blocks: usize) -> Option<Self> {
         let mut returned = Vec::new();
         returned.try_reserve_exact(num_blocks).ok()?;
-        Some(Self {
-            returned,
-            fresh: 0,
-            num_blocks,
-        })
+        Some(Self { returned, fresh: 0, num_blocks })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -59,9 +55,6 @@ mod tests {
         assert_eq!((take(&mut stack), take(&mut stack)), (Some(0), Some(1)));
         stack.push(BlockId::new(0));
         assert_eq!(stack.len(), 2);
-        assert_eq!(
-            [take(&mut stack), take(&mut stack), take(&mut stack)],
-            [Some(0), Some(2), None]
-        );
+        assert_eq!([take(&mut stack), take(&mut stack), take(&mut stack)], [Some(0), Some(2), None]);
     }
 }

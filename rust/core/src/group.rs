@@ -18,19 +18,13 @@ pub(crate) const NUM_GROUPS: usize = 1;
 pub(crate) fn check(groups: &[KvGroup]) -> Result<(), ConfigError> {
     match groups {
         [KvGroup { window: None }] => Ok(()),
-        [
-            KvGroup {
-                window: Some(window),
-            },
-        ] => Err(ConfigError::new(
+        [KvGroup { window: Some(window) }] => Err(ConfigError::new(
             "groups",
             format!("KVGroup(window={window})"),
             "window=None; windowed groups come later",
         )),
-        _ => Err(ConfigError::new(
-            "groups",
-            format!("{} groups", groups.len()),
-            "one group; several groups come later",
-        )),
+        _ => {
+            Err(ConfigError::new("groups", format!("{} groups", groups.len()), "one group; several groups come later"))
+        }
     }
 }

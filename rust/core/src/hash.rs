@@ -17,10 +17,7 @@ impl ChainHasher {
     /// `bits` (1 ..= 64) is how much of each block's hash the index sees: fewer than 32 make collisions on purpose.
     pub(crate) fn new(seed: u64, bits: u32) -> Self {
         let shift = 32_u32.saturating_sub(bits.min(32));
-        Self {
-            seed,
-            mask: u32::MAX << shift,
-        }
+        Self { seed, mask: u32::MAX << shift }
     }
 
     /// The start of the chain of everything under `salt`.
@@ -31,11 +28,7 @@ impl ChainHasher {
     /// The next link: a full block of `tokens` after `parent`, under the canonical bytes of its extra `key`.
     #[inline]
     pub(crate) fn block(parent: u64, tokens: &[i32], key: &[u8]) -> u64 {
-        let seed = if key.is_empty() {
-            parent
-        } else {
-            xxh3_64_with_seed(key, parent)
-        };
+        let seed = if key.is_empty() { parent } else { xxh3_64_with_seed(key, parent) };
         xxh3_64_with_seed(bytemuck::cast_slice(tokens), seed)
     }
 
@@ -59,18 +52,14 @@ mod tests {
         assert_ne!(base, ChainHasher::block(root, &[2, 1], b""));
         assert_ne!(base, ChainHasher::block(hasher.root(b"s"), &[1, 2], b""));
         assert_ne!(base, ChainHasher::block(root, &[1, 2], b"k"));
-        assert_ne!(
-            base,
-            ChainHasher::block(ChainHasher::new(1, 64).root(b""), &[1, 2], b"")
-        );
+        assert_ne!(base, ChainHasher::block(ChainHasher::new(1, 64).root(b""), &[1, 2], b""));
     }
 
     #[test]
     fn crippled_tag_has_few_values() {
         let hasher = ChainHasher::new(0, 8);
-        let tags: std::collections::BTreeSet<u32> = (0..10_000)
-            .map(|token| hasher.tag(ChainHasher::block(0, &[token], b"")))
-            .collect();
+        let tags: std::collections::BTreeSet<u32> =
+            (0..10_000).map(|token| hasher.tag(ChainHasher::block(0, &[token], b""))).collect();
         assert_eq!(tags.len(), 256);
     }
 }

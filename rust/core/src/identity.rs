@@ -23,27 +23,14 @@ impl ExtraKey {
     /// # Errors
     ///
     /// [`RequestError`] when the span is empty or reversed, or the kind is empty.
-    pub fn new(
-        start: u64,
-        end: Option<u64>,
-        kind: &str,
-        value: &[u8],
-    ) -> Result<Self, RequestError> {
+    pub fn new(start: u64, end: Option<u64>, kind: &str, value: &[u8]) -> Result<Self, RequestError> {
         if kind.is_empty() {
             return Err(RequestError::new("extra_keys", "the kind is empty"));
         }
         if end.is_some_and(|end| end <= start) {
-            return Err(RequestError::new(
-                "extra_keys",
-                format!("the span {start} .. {end:?} is empty or reversed"),
-            ));
+            return Err(RequestError::new("extra_keys", format!("the span {start} .. {end:?} is empty or reversed")));
         }
-        Ok(Self {
-            kind: kind.to_owned(),
-            value: value.to_vec(),
-            start,
-            end: end.unwrap_or(u64::MAX),
-        })
+        Ok(Self { kind: kind.to_owned(), value: value.to_vec(), start, end: end.unwrap_or(u64::MAX) })
     }
 
     /// Appends the canonical bytes of the part of this span that lies in `begin .. finish`, if any.
@@ -76,10 +63,7 @@ impl Identity {
     pub fn new(salt: &[u8], mut keys: Vec<ExtraKey>) -> Self {
         keys.sort();
         keys.dedup();
-        Self {
-            salt: salt.to_vec(),
-            keys,
-        }
+        Self { salt: salt.to_vec(), keys }
     }
 
     /// The same identity for an adapter: its number, 8 bytes little-endian, over all tokens. 0 is no adapter.
@@ -88,12 +72,8 @@ impl Identity {
         if adapter == 0 {
             return self;
         }
-        let key = ExtraKey {
-            kind: "adapter".to_owned(),
-            value: adapter.to_le_bytes().to_vec(),
-            start: 0,
-            end: u64::MAX,
-        };
+        let key =
+            ExtraKey { kind: "adapter".to_owned(), value: adapter.to_le_bytes().to_vec(), start: 0, end: u64::MAX };
         let Self { salt, mut keys } = self;
         keys.push(key);
         Self::new(&salt, keys)
@@ -139,11 +119,7 @@ mod tests {
         assert!(!keys[0].is_empty() && !keys[1].is_empty() && keys[2].is_empty());
         assert_ne!(keys[0], keys[1]);
         let longer = Identity::new(b"", vec![key(2, Some(7), "img", b"A")]);
-        assert_eq!(
-            longer.key_of(0, 4),
-            keys[0],
-            "what differs later does not touch the first block"
-        );
+        assert_eq!(longer.key_of(0, 4), keys[0], "what differs later does not touch the first block");
         assert_ne!(longer.key_of(1, 4), keys[1]);
     }
 

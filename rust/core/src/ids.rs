@@ -21,10 +21,7 @@ impl BlockId {
     #[inline]
     pub(crate) fn new(index: usize) -> Self {
         let raw = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
-        raw.map_or_else(
-            || unreachable!("block index {index} is beyond every pool"),
-            Self,
-        )
+        raw.map_or_else(|| unreachable!("block index {index} is beyond every pool"), Self)
     }
 
     /// The id as block tables hold it, `0 <= id <= 2^31 - 2`.
@@ -155,10 +152,7 @@ mod tests {
 
     #[test]
     fn handle_round_trips_and_kinds_do_not_meet() {
-        let key = Key {
-            index: 7,
-            generation: Key::MAX_GENERATION,
-        };
+        let key = Key { index: 7, generation: Key::MAX_GENERATION };
         let request = RequestId::from_key(key);
         assert!(request.raw() > 0);
         assert_eq!(RequestId::from_raw(request.raw()), Some(request));

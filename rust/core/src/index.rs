@@ -22,11 +22,7 @@ const SMALLEST: usize = 64;
 impl TagIndex {
     /// An empty index for at most `num_blocks` entries; it grows as they come.
     pub(crate) const fn new(num_blocks: usize) -> Self {
-        Self {
-            entries: Vec::new(),
-            len: 0,
-            full_size: num_blocks + num_blocks / 2 + 3,
-        }
+        Self { entries: Vec::new(), len: 0, full_size: num_blocks + num_blocks / 2 + 3 }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -51,16 +47,10 @@ impl TagIndex {
 
     /// The candidates under `tag`, in no order that matters.
     pub(crate) fn candidates(&self, tag: u32) -> impl Iterator<Item = BlockId> {
-        let start = if self.entries.is_empty() {
-            0
-        } else {
-            self.home(tag)
-        };
+        let start = if self.entries.is_empty() { 0 } else { self.home(tag) };
         let (wrapped, first) = self.entries.split_at(start);
         let probed = first.iter().chain(wrapped).map_while(|&entry| entry);
-        probed
-            .filter(move |&(other, _)| other == tag)
-            .map(|(_, block)| block)
+        probed.filter(move |&(other, _)| other == tag).map(|(_, block)| block)
     }
 
     /// Adds `block` under `tag`.
@@ -92,11 +82,7 @@ impl TagIndex {
             // An entry moves back into the gap unless its home lies after the gap on its way.
             let (home, size) = (self.home(other), self.entries.len());
             let from_home = |place: usize| {
-                if place < home {
-                    place + size - home
-                } else {
-                    place - home
-                }
+                if place < home { place + size - home } else { place - home }
             };
             if from_home(gap) < from_home(probe) {
                 self.entries[gap] = self.entries[probe];
@@ -114,11 +100,7 @@ impl TagIndex {
 
     #[inline]
     fn next(&self, place: usize) -> usize {
-        if place + 1 == self.entries.len() {
-            0
-        } else {
-            place + 1
-        }
+        if place + 1 == self.entries.len() { 0 } else { place + 1 }
     }
 
     fn place(&mut self, tag: u32, block: BlockId) {
@@ -149,9 +131,7 @@ mod tests {
             let mut model: Vec<(u32, BlockId)> = Vec::new();
             let mut state = 7_u64;
             for _ in 0..5_000 {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let tag = (state >> 32) as u32 & spread;
                 if model.len() > 150 || (state & 1024 != 0 && !model.is_empty()) {
                     let (tag, block) = model.swap_remove((state >> 40) as usize % model.len());
@@ -162,11 +142,8 @@ mod tests {
                     index.insert(tag, block);
                 }
                 let mut found: Vec<BlockId> = index.candidates(tag).collect();
-                let mut expected: Vec<BlockId> = model
-                    .iter()
-                    .filter(|entry| entry.0 == tag)
-                    .map(|entry| entry.1)
-                    .collect();
+                let mut expected: Vec<BlockId> =
+                    model.iter().filter(|entry| entry.0 == tag).map(|entry| entry.1).collect();
                 found.sort();
                 expected.sort();
                 assert_eq!(found, expected);

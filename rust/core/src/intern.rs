@@ -31,11 +31,7 @@ pub(crate) struct Interner {
 impl Interner {
     /// The symbol of `bytes`, if it is in use.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<Symbol> {
-        if bytes.is_empty() {
-            Some(Symbol::EMPTY)
-        } else {
-            self.symbols.get(bytes).copied()
-        }
+        if bytes.is_empty() { Some(Symbol::EMPTY) } else { self.symbols.get(bytes).copied() }
     }
 
     /// The symbol of `bytes`, counted once more.
@@ -48,14 +44,10 @@ impl Interner {
         }
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
-            u32::try_from(self.entries.len() - 1)
-                .unwrap_or_else(|_| unreachable!("more strings than blocks"))
+            u32::try_from(self.entries.len() - 1).unwrap_or_else(|_| unreachable!("more strings than blocks"))
         });
         let bytes: Arc<[u8]> = bytes.into();
-        self.entries[index as usize] = Some(Entry {
-            bytes: Arc::clone(&bytes),
-            count: 1,
-        });
+        self.entries[index as usize] = Some(Entry { bytes: Arc::clone(&bytes), count: 1 });
         self.symbols.insert(bytes, Symbol(index + 1));
         Symbol(index + 1)
     }
@@ -82,19 +74,13 @@ impl Interner {
 
     /// The string behind a symbol in use.
     pub(crate) fn bytes(&self, symbol: Symbol) -> &[u8] {
-        let entry = symbol
-            .0
-            .checked_sub(1)
-            .and_then(|index| self.entries[index as usize].as_ref());
+        let entry = symbol.0.checked_sub(1).and_then(|index| self.entries[index as usize].as_ref());
         entry.map_or(&[], |entry| &entry.bytes)
     }
 
     /// Whether `counts`, by symbol, are the counts kept here. For the audit.
     pub(crate) fn agrees(&self, counts: &[u32]) -> bool {
-        let kept = self
-            .entries
-            .iter()
-            .map(|entry| entry.as_ref().map_or(0, |entry| entry.count));
+        let kept = self.entries.iter().map(|entry| entry.as_ref().map_or(0, |entry| entry.count));
         kept.eq(counts[1..].iter().copied())
     }
 

@@ -122,12 +122,7 @@ impl KvCache {
     /// [`ConfigError`](crate::ConfigError) for a field out of range, or a pool that this machine cannot describe.
     pub fn new(config: &CacheConfig) -> Result<Self, Error> {
         let cache = Cache::new(config.check()?)?;
-        Ok(Self {
-            cache,
-            sequences: Arena::new(),
-            prefix_queries: 0,
-            prefix_hits: 0,
-        })
+        Ok(Self { cache, sequences: Arena::new(), prefix_queries: 0, prefix_hits: 0 })
     }
 
     /// Tokens in a block.
@@ -203,20 +198,13 @@ impl KvCache {
         let need = self.need(seq, num_tokens)?;
         let available = self.cache.available();
         if need.total() > available {
-            return Ok(Room::Short {
-                needed: need.total(),
-                available,
-            });
+            return Ok(Room::Short { needed: need.total(), available });
         }
         let block_size = self.block_size();
         let sequence = self.sequences.live_mut(seq);
-        let (full, filled) = (
-            sequence.num_computed / block_size,
-            sequence.num_computed % block_size,
-        );
+        let (full, filled) = (sequence.num_computed / block_size, sequence.num_computed % block_size);
         if let Some(tail) = need.tail {
-            self.cache
-                .make_writable(&mut sequence.table, full, filled, tail);
+            self.cache.make_writable(&mut sequence.table, full, filled, tail);
         }
         self.cache.grow(&mut sequence.table, need.new_blocks);
         sequence.reserved = sequence.reserved.max(num_tokens);
@@ -260,32 +248,14 @@ impl KvCache {
         }
         sequence.tail.extend_from_slice(tokens);
         let block_size = self.cache.block_size();
-        let Sequence {
-            table,
-            tail,
-            chain,
-            identity,
-            ..
-        } = sequence;
+        let Sequence { table, tail, chain, identity, .. } = sequence;
         let mut done = 0;
         while tail.len() - done >= block_size {
             let (block, filled) = (chain.len(), &tail[done..done + block_size]);
             let key = identity.key_of(block, block_size);
-            let hash = self
-                .cache
-                .prefix()
-                .next_hash(chain.last().copied(), filled, &key, identity);
+            let hash = self.cache.prefix().next_hash(chain.last().copied(), filled, &key, identity);
             chain.push(hash);
-            self.cache.publish(
-                table,
-                block,
-                Link {
-                    hash,
-                    tokens: filled,
-                    key: &key,
-                },
-                identity,
-            );
+            self.cache.publish(table, block, Link { hash, tokens: filled, key: &key }, identity);
             done += block_size;
         }
         tail.drain(..done);
@@ -304,10 +274,7 @@ impl KvCache {
     pub fn truncate(&mut self, seq: SequenceId, num_tokens: usize) -> Result<(), Error> {
         let sequence = self.sequences.get(seq)?;
         if num_tokens > sequence.num_computed {
-            let text = format!(
-                "cannot truncate to {num_tokens} tokens: {} are computed",
-                sequence.num_computed
-            );
+            let text = format!("cannot truncate to {num_tokens} tokens: {} are computed", sequence.num_computed);
             return Err(StateError::new(text).into());
         }
         let block_size = self.block_size();
@@ -323,8 +290,7 @@ impl KvCache {
                 sequence.tail.truncate(filled);
             }
         }
-        self.cache
-            .shrink(&mut sequence.table, blocks_for(num_tokens, block_size));
+        self.cache.shrink(&mut sequence.table, blocks_for(num_tokens, block_size));
         sequence.num_computed = num_tokens;
         sequence.reserved = num_tokens;
         Ok(())
@@ -343,10 +309,7 @@ impl KvCache {
     pub fn fork(&mut self, seq: SequenceId) -> Result<SequenceId, Error> {
         let block_size = self.block_size();
         let sequence = self.sequences.get_mut(seq)?;
-        self.cache.shrink(
-            &mut sequence.table,
-            blocks_for(sequence.num_computed, block_size),
-        );
+        self.cache.shrink(&mut sequence.table, blocks_for(sequence.num_computed, block_size));
         sequence.reserved = sequence.num_computed;
         let child = Sequence {
             table: self.cache.share(&sequence.table),
@@ -412,21 +375,13 @@ impl KvCache {
     pub fn csr(&self, seqs: &[SequenceId], lens: &[usize]) -> Result<Csr, Error> {
         let sequences = self.all(seqs)?;
         same_length("lens", lens.len(), seqs.len())?;
-        let mut csr = Csr {
-            indptr: vec![0],
-            ..Csr::default()
-        };
+        let mut csr = Csr { indptr: vec![0], ..Csr::default() };
         for (sequence, &len) in sequences.iter().zip(lens) {
             within_reservation(sequence, len)?;
             let blocks = blocks_for(len, self.block_size());
-            csr.indices.extend(
-                sequence.table.blocks()[..blocks]
-                    .iter()
-                    .map(|block| block.get()),
-            );
+            csr.indices.extend(sequence.table.blocks()[..blocks].iter().map(|block| block.get()));
             csr.indptr.push(small(csr.indices.len()));
-            csr.last_page_len
-                .push(small(len - blocks.saturating_sub(1) * self.block_size()));
+            csr.last_page_len.push(small(len - blocks.saturating_sub(1) * self.block_size()));
         }
         Ok(csr)
     }
@@ -440,12 +395,7 @@ impl KvCache {
     /// # Complexity
     ///
     /// O(output).
-    pub fn slots(
-        &self,
-        seqs: &[SequenceId],
-        starts: &[usize],
-        lens: &[usize],
-    ) -> Result<Vec<i64>, Error> {
+    pub fn slots(&self, seqs: &[SequenceId], starts: &[usize], lens: &[usize]) -> Result<Vec<i64>, Error> {
         let sequences = self.all(seqs)?;
         same_length("starts", starts.len(), seqs.len())?;
         same_length("lens", lens.len(), seqs.len())?;
@@ -469,13 +419,8 @@ impl KvCache {
     /// A copy's source is held until the copy's step has ended; with no step open it is released at once.
     pub fn take_ops(&mut self) -> Ops {
         let copies = self.cache.take_copies().into_iter();
-        let copies = copies
-            .map(|op| [op.src.get(), op.dst.get(), small(op.num_tokens)])
-            .collect();
-        Ops {
-            copies,
-            zero: Vec::new(),
-        }
+        let copies = copies.map(|op| [op.src.get(), op.dst.get(), small(op.num_tokens)]).collect();
+        Ops { copies, zero: Vec::new() }
     }
 
     /// Opens a step in flight: what is freed until it ends is not reused before that (L7). It precedes the step's
@@ -499,10 +444,7 @@ impl KvCache {
                 self.cache.end_step(step);
                 Ok(())
             }
-            Some(oldest) => Err(StateError::new(format!(
-                "step {step} cannot end: step {oldest} is the oldest"
-            ))
-            .into()),
+            Some(oldest) => Err(StateError::new(format!("step {step} cannot end: step {oldest} is the oldest")).into()),
             None => Err(StateError::new(format!("step {step} cannot end: no step is open")).into()),
         }
     }
@@ -537,8 +479,7 @@ impl KvCache {
             .iter()
             .map(|(_, sequence)| Holder {
                 table: &sequence.table,
-                writes_from: (sequence.reserved > sequence.num_computed)
-                    .then(|| sequence.num_computed / block_size),
+                writes_from: (sequence.reserved > sequence.num_computed).then(|| sequence.num_computed / block_size),
                 tokens: None,
             })
             .collect();
@@ -548,12 +489,7 @@ impl KvCache {
     /// A picture of the blocks and of who holds them.
     #[must_use]
     pub fn draw(&self) -> String {
-        draw::draw(
-            &self.cache,
-            self.sequences
-                .iter()
-                .map(|(_, sequence)| (&sequence.table, sequence.num_computed)),
-        )
+        draw::draw(&self.cache, self.sequences.iter().map(|(_, sequence)| (&sequence.table, sequence.num_computed)))
     }
 
     fn look_up(&self, tokens: &[i32], identity: &Identity, chain: &mut Vec<u64>, hits: &mut Hits) {
@@ -568,15 +504,8 @@ impl KvCache {
         if num_tokens <= sequence.reserved {
             return Ok(Need::default());
         }
-        let (full, filled) = (
-            sequence.num_computed / self.block_size(),
-            sequence.num_computed % self.block_size(),
-        );
-        let tail = if filled == 0 {
-            None
-        } else {
-            Some(self.cache.tail(sequence.table.blocks()[full], filled)?)
-        };
+        let (full, filled) = (sequence.num_computed / self.block_size(), sequence.num_computed % self.block_size());
+        let tail = if filled == 0 { None } else { Some(self.cache.tail(sequence.table.blocks()[full], filled)?) };
         let new_blocks = blocks_for(num_tokens, self.block_size()) - sequence.table.len();
         Ok(Need { tail, new_blocks })
     }
@@ -626,20 +555,14 @@ fn within_reservation(sequence: &Sequence, len: usize) -> Result<(), StateError>
     if len <= sequence.reserved {
         return Ok(());
     }
-    Err(StateError::new(format!(
-        "{len} tokens are beyond the {} that are reserved",
-        sequence.reserved
-    )))
+    Err(StateError::new(format!("{len} tokens are beyond the {} that are reserved", sequence.reserved)))
 }
 
 fn same_length(argument: &'static str, given: usize, expected: usize) -> Result<(), RequestError> {
     if given == expected {
         return Ok(());
     }
-    Err(RequestError::new(
-        argument,
-        format!("{given} values for {expected} sequences"),
-    ))
+    Err(RequestError::new(argument, format!("{given} values for {expected} sequences")))
 }
 
 /// A count that the pool's size bounds.

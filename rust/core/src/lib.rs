@@ -26,8 +26,8 @@ mod tokens;
 
 pub use cache::Room;
 pub use config::{
-    Batching, CacheConfig, Eviction, MAX_BLOCK_SIZE, MAX_NUM_BLOCKS, MAX_NUM_SEQS, Policy,
-    Preemption, Reserve, SchedulerConfig, Victim,
+    Batching, CacheConfig, Eviction, MAX_BLOCK_SIZE, MAX_NUM_BLOCKS, MAX_NUM_SEQS, Policy, Preemption, Reserve,
+    SchedulerConfig, Victim,
 };
 pub use error::{ConfigError, Error, RequestError, StateError};
 pub use group::KvGroup;

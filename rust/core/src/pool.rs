@@ -31,25 +31,11 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(num_blocks: usize) -> Result<Self, ConfigError> {
-        let parts = (
-            Slots::with_room(num_blocks),
-            BlankStack::new(num_blocks),
-            Recency::with_room(num_blocks),
-        );
+        let parts = (Slots::with_room(num_blocks), BlankStack::new(num_blocks), Recency::with_room(num_blocks));
         let (Some(slots), Some(blank), Some(recency)) = parts else {
-            return Err(ConfigError::new(
-                "num_blocks",
-                num_blocks,
-                "as many as this machine has memory to describe",
-            ));
+            return Err(ConfigError::new("num_blocks", num_blocks, "as many as this machine has memory to describe"));
         };
-        Ok(Self {
-            num_blocks,
-            slots,
-            blank,
-            recency,
-            fences: Fences::default(),
-        })
+        Ok(Self { num_blocks, slots, blank, recency, fences: Fences::default() })
     }
 
     pub(crate) const fn num_blocks(&self) -> usize {
@@ -111,9 +97,7 @@ impl Pool {
             self.slots.allocate(block);
             return Taken::Blank(block);
         }
-        let Some(block) = self.recency.pop() else {
-            unreachable!("a block was taken though none is available")
-        };
+        let Some(block) = self.recency.pop() else { unreachable!("a block was taken though none is available") };
         self.slots.evict(block);
         Taken::Evicted(block)
     }

@@ -40,11 +40,7 @@ impl From<Parent> for ParentWord {
 
 impl From<ParentWord> for Parent {
     fn from(word: ParentWord) -> Self {
-        if word.0 & ROOT == 0 {
-            Self::Block(BlockId::new(word.0 as usize))
-        } else {
-            Self::Root(Symbol(word.0 ^ ROOT))
-        }
+        if word.0 & ROOT == 0 { Self::Block(BlockId::new(word.0 as usize)) } else { Self::Root(Symbol(word.0 ^ ROOT)) }
     }
 }
 
@@ -57,12 +53,7 @@ struct Record {
     children: u32,
 }
 
-const UNUSED: Record = Record {
-    tag: 0,
-    parent: ParentWord(ROOT),
-    key: Symbol::EMPTY,
-    children: 0,
-};
+const UNUSED: Record = Record { tag: 0, parent: ParentWord(ROOT), key: Symbol::EMPTY, children: 0 };
 
 /// One full block of a sequence on its way into, or through, the index.
 #[derive(Clone, Copy, Debug)]
@@ -102,21 +93,10 @@ impl Prefix {
     pub(crate) fn new(num_blocks: usize, block_size: usize, hasher: ChainHasher) -> Option<Self> {
         let (mut records, mut tokens) = (Vec::new(), Vec::new());
         records.try_reserve_exact(num_blocks).ok()?;
-        tokens
-            .try_reserve_exact(num_blocks.checked_mul(block_size)?)
-            .ok()?;
+        tokens.try_reserve_exact(num_blocks.checked_mul(block_size)?).ok()?;
         let index = TagIndex::new(num_blocks);
         let (salts, keys) = (Interner::default(), Interner::default());
-        Some(Self {
-            block_size,
-            hasher,
-            index,
-            records,
-            tokens,
-            salts,
-            keys,
-            version: 0,
-        })
+        Some(Self { block_size, hasher, index, records, tokens, salts, keys, version: 0 })
     }
 
     /// Changes whenever a block becomes findable or stops being so.
@@ -128,38 +108,20 @@ impl Prefix {
     pub(crate) fn extend_chain(&self, chain: &mut Vec<u64>, tokens: &[i32], identity: &Identity) {
         for block in chain.len()..tokens.len() / self.block_size {
             let key = identity.key_of(block, self.block_size);
-            chain.push(self.next_hash(
-                chain.last().copied(),
-                self.part(tokens, block),
-                &key,
-                identity,
-            ));
+            chain.push(self.next_hash(chain.last().copied(), self.part(tokens, block), &key, identity));
         }
     }
 
     /// The hash of a full block after the one with hash `before`; `None` is the root.
     #[inline]
-    pub(crate) fn next_hash(
-        &self,
-        before: Option<u64>,
-        tokens: &[i32],
-        key: &[u8],
-        identity: &Identity,
-    ) -> u64 {
+    pub(crate) fn next_hash(&self, before: Option<u64>, tokens: &[i32], key: &[u8], identity: &Identity) -> u64 {
         let before = before.unwrap_or_else(|| self.hasher.root(identity.salt()));
         ChainHasher::block(before, tokens, key)
     }
 
     /// The longest chain of published blocks equal to the first `limit` blocks of `tokens`. `chain` has their hashes.
     /// O(limit); what was found replaces what is in `hits`.
-    pub(crate) fn look_up(
-        &self,
-        chain: &[u64],
-        tokens: &[i32],
-        identity: &Identity,
-        limit: usize,
-        hits: &mut Hits,
-    ) {
+    pub(crate) fn look_up(&self, chain: &[u64], tokens: &[i32], identity: &Identity, limit: usize, hits: &mut Hits) {
         hits.blocks.clear();
         hits.collisions = 0;
         let Some(salt) = self.salts.find(identity.salt()) else {
@@ -191,12 +153,7 @@ impl Prefix {
     }
 
     /// The published block equal to `link` after `parent`.
-    pub(crate) fn twin(
-        &self,
-        parent: Parent,
-        link: Link<'_>,
-        collisions: &mut u64,
-    ) -> Option<BlockId> {
+    pub(crate) fn twin(&self, parent: Parent, link: Link<'_>, collisions: &mut u64) -> Option<BlockId> {
         let key = self.keys.find(link.key)?;
         self.find(parent, link.hash, key, link.tokens, collisions)
     }
@@ -207,13 +164,7 @@ impl Prefix {
     }
 
     /// Makes `block` findable as `link` after `parent`; `None` is the root of `identity`'s salt.
-    pub(crate) fn insert(
-        &mut self,
-        block: BlockId,
-        parent: Option<BlockId>,
-        link: Link<'_>,
-        identity: &Identity,
-    ) {
+    pub(crate) fn insert(&mut self, block: BlockId, parent: Option<BlockId>, link: Link<'_>, identity: &Identity) {
         let parent = match parent {
             Some(parent) => {
                 self.records[parent.index()].children += 1;
@@ -227,12 +178,7 @@ impl Prefix {
             self.records.resize(index + 1, UNUSED);
             self.tokens.resize((index + 1) * self.block_size, 0);
         }
-        self.records[index] = Record {
-            tag,
-            parent: parent.into(),
-            key,
-            children: 0,
-        };
+        self.records[index] = Record { tag, parent: parent.into(), key, children: 0 };
         self.tokens[index * self.block_size..][..self.block_size].copy_from_slice(link.tokens);
         self.index.insert(tag, block);
         self.version += 1;
@@ -240,17 +186,9 @@ impl Prefix {
 
     /// Makes `block`, which has no findable child, unfindable.
     pub(crate) fn remove(&mut self, block: BlockId) {
-        let Record {
-            tag,
-            parent,
-            key,
-            children,
-        } = self.records[block.index()];
+        let Record { tag, parent, key, children } = self.records[block.index()];
         if children != 0 {
-            unreachable!(
-                "block {} is taken out before its {children} children (L6)",
-                block.get()
-            );
+            unreachable!("block {} is taken out before its {children} children (L6)", block.get());
         }
         self.index.remove(tag, block);
         self.version += 1;
@@ -289,14 +227,7 @@ impl Prefix {
         record.parent == parent.into() && record.key == key && self.tokens(block) == tokens
     }
 
-    fn find(
-        &self,
-        parent: Parent,
-        hash: u64,
-        key: Symbol,
-        tokens: &[i32],
-        collisions: &mut u64,
-    ) -> Option<BlockId> {
+    fn find(&self, parent: Parent, hash: u64, key: Symbol, tokens: &[i32], collisions: &mut u64) -> Option<BlockId> {
         for candidate in self.index.candidates(self.hasher.tag(hash)) {
             if self.is_equal(candidate, parent, key, tokens) {
                 return Some(candidate);

@@ -39,10 +39,7 @@ impl Recency {
     pub(crate) fn with_room(num_blocks: usize) -> Option<Self> {
         let mut positions = Vec::new();
         positions.try_reserve_exact(num_blocks).ok()?;
-        Some(Self {
-            positions,
-            ..Self::default()
-        })
+        Some(Self { positions, ..Self::default() })
     }
 
     /// How many blocks are cached.
@@ -87,12 +84,7 @@ impl Recency {
         }
         self.live -= 1;
         let position = self.head + offset as u64;
-        if let Some(guard) = self
-            .guards
-            .iter_mut()
-            .rev()
-            .find(|guard| guard.from <= position)
-        {
+        if let Some(guard) = self.guards.iter_mut().rev().find(|guard| guard.from <= position) {
             guard.live -= 1;
         }
         self.drop_leading_gaps();
@@ -119,11 +111,7 @@ impl Recency {
     /// Opens the guard of `step`, which is newer than all that are open.
     pub(crate) fn open(&mut self, step: u64) {
         let from = self.head + self.entries.len() as u64;
-        self.guards.push_back(Guard {
-            step,
-            from,
-            live: 0,
-        });
+        self.guards.push_back(Guard { step, from, live: 0 });
     }
 
     /// Ends the guard of `step`, the oldest open one.
@@ -157,11 +145,7 @@ impl Recency {
     fn close_gaps(&mut self) {
         let (mut kept, mut guard) = (0, 0);
         for old in 0..self.entries.len() {
-            while self
-                .guards
-                .get(guard)
-                .is_some_and(|guard| guard.from <= self.head + old as u64)
-            {
+            while self.guards.get(guard).is_some_and(|guard| guard.from <= self.head + old as u64) {
                 self.guards[guard].from = self.head + kept as u64;
                 guard += 1;
             }
@@ -179,10 +163,7 @@ impl Recency {
 }
 
 /// The low half of a position.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the low half is what is wanted"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
 const fn low(position: u64) -> u32 {
     position as u32
 }
@@ -205,9 +186,7 @@ mod tests {
         let mut model: Vec<usize> = Vec::new();
         let mut state = 1_u64;
         for _ in 0..20_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let index = (state >> 40) as usize % 100;
             if let Some(place) = model.iter().position(|&other| other == index) {
                 model.remove(place);
@@ -220,13 +199,7 @@ mod tests {
             }
             assert_eq!(recency.len(), model.len());
         }
-        assert_eq!(
-            order(&recency),
-            model
-                .iter()
-                .map(|&index| block(index).get())
-                .collect::<Vec<_>>()
-        );
+        assert_eq!(order(&recency), model.iter().map(|&index| block(index).get()).collect::<Vec<_>>());
     }
 
     #[test]

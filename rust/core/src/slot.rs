@@ -78,17 +78,13 @@ impl Slots {
 
     #[inline]
     pub(crate) fn state(&self, block: BlockId) -> State {
-        self.words
-            .get(block.index())
-            .map_or(State::Blank, |&word| decode(word))
+        self.words.get(block.index()).map_or(State::Blank, |&word| decode(word))
     }
 
     /// How many hold `block`.
     #[inline]
     pub(crate) fn count(&self, block: BlockId) -> u32 {
-        self.words
-            .get(block.index())
-            .map_or(0, |&word| word & COUNT)
+        self.words.get(block.index()).map_or(0, |&word| word & COUNT)
     }
 
     pub(crate) fn allocate(&mut self, block: BlockId) {
@@ -96,10 +92,7 @@ impl Slots {
             self.words.resize(block.index() + 1, encode(State::Blank));
         }
         self.transit(block, "allocate", |state| match state {
-            State::Blank => Some(State::Held {
-                count: 1,
-                published: false,
-            }),
+            State::Blank => Some(State::Held { count: 1, published: false }),
             _ => None,
         });
     }
@@ -121,14 +114,8 @@ impl Slots {
     pub(crate) fn release(&mut self, block: BlockId) -> Released {
         let word = &mut self.words[block.index()];
         let released = match decode(*word) {
-            State::Held {
-                count: 1,
-                published: true,
-            } => Released::ToCached,
-            State::Held {
-                count: 1,
-                published: false,
-            } => Released::ToBlank,
+            State::Held { count: 1, published: true } => Released::ToCached,
+            State::Held { count: 1, published: false } => Released::ToBlank,
             State::Held { .. } => Released::StillHeld,
             state => refuse(block, "release", state),
         };
@@ -138,56 +125,35 @@ impl Slots {
 
     pub(crate) fn publish(&mut self, block: BlockId) {
         self.transit(block, "publish", |state| match state {
-            State::Held {
-                count,
-                published: false,
-            } => Some(State::Held {
-                count,
-                published: true,
-            }),
+            State::Held { count, published: false } => Some(State::Held { count, published: true }),
             _ => None,
         });
     }
 
     pub(crate) fn unpublish(&mut self, block: BlockId) {
         self.transit(block, "unpublish", |state| match state {
-            State::Held {
-                count: 1,
-                published: true,
-            } => Some(State::Held {
-                count: 1,
-                published: false,
-            }),
+            State::Held { count: 1, published: true } => Some(State::Held { count: 1, published: false }),
             _ => None,
         });
     }
 
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.transit(block, "evict", |state| match state {
-            State::Cached => Some(State::Held {
-                count: 1,
-                published: false,
-            }),
+            State::Cached => Some(State::Held { count: 1, published: false }),
             _ => None,
         });
     }
 
     pub(crate) fn forget(&mut self, block: BlockId) {
-        self.transit(block, "forget", |state| {
-            (state == State::Cached).then_some(State::Blank)
-        });
+        self.transit(block, "forget", |state| (state == State::Cached).then_some(State::Blank));
     }
 
     pub(crate) fn fence(&mut self, block: BlockId) {
-        self.transit(block, "fence", |state| {
-            (state == State::Blank).then_some(State::Fenced)
-        });
+        self.transit(block, "fence", |state| (state == State::Blank).then_some(State::Fenced));
     }
 
     pub(crate) fn unfence(&mut self, block: BlockId) {
-        self.transit(block, "unfence", |state| {
-            (state == State::Fenced).then_some(State::Blank)
-        });
+        self.transit(block, "unfence", |state| (state == State::Fenced).then_some(State::Blank));
     }
 
     #[inline]
@@ -208,9 +174,7 @@ mod tests {
     use super::*;
 
     fn slots_in(state: State) -> Slots {
-        Slots {
-            words: vec![encode(state)],
-        }
+        Slots { words: vec![encode(state)] }
     }
 
     #[test]
@@ -219,14 +183,8 @@ mod tests {
             State::Blank,
             State::Fenced,
             State::Cached,
-            State::Held {
-                count: 1,
-                published: false,
-            },
-            State::Held {
-                count: COUNT,
-                published: true,
-            },
+            State::Held { count: 1, published: false },
+            State::Held { count: COUNT, published: true },
         ] {
             assert_eq!(decode(encode(state)), state);
         }
@@ -236,30 +194,16 @@ mod tests {
     fn illegal_transitions_panic() {
         type Verb = fn(&mut Slots, BlockId);
         let verbs: [(Verb, &[State]); 3] = [
-            (
-                |slots, block| _ = slots.release(block),
-                &[State::Blank, State::Fenced, State::Cached],
-            ),
-            (
-                |slots, block| _ = slots.retain(block),
-                &[State::Blank, State::Fenced],
-            ),
+            (|slots, block| _ = slots.release(block), &[State::Blank, State::Fenced, State::Cached]),
+            (|slots, block| _ = slots.retain(block), &[State::Blank, State::Fenced]),
             (
                 |slots, block| slots.evict(block),
-                &[
-                    State::Blank,
-                    State::Fenced,
-                    State::Held {
-                        count: 1,
-                        published: true,
-                    },
-                ],
+                &[State::Blank, State::Fenced, State::Held { count: 1, published: true }],
             ),
         ];
         for (verb, states) in verbs {
             for &state in states {
-                let outcome =
-                    std::panic::catch_unwind(|| verb(&mut slots_in(state), BlockId::new(0)));
+                let outcome = std::panic::catch_unwind(|| verb(&mut slots_in(state), BlockId::new(0)));
                 assert!(outcome.is_err(), "{state:?}");
             }
         }
@@ -269,33 +213,9 @@ mod tests {
     fn release_leads_where_the_picture_says() {
         let block = BlockId::new(0);
         let cases = [
-            (
-                State::Held {
-                    count: 2,
-                    published: true,
-                },
-                Released::StillHeld,
-                State::Held {
-                    count: 1,
-                    published: true,
-                },
-            ),
-            (
-                State::Held {
-                    count: 1,
-                    published: true,
-                },
-                Released::ToCached,
-                State::Cached,
-            ),
-            (
-                State::Held {
-                    count: 1,
-                    published: false,
-                },
-                Released::ToBlank,
-                State::Blank,
-            ),
+            (State::Held { count: 2, published: true }, Released::StillHeld, State::Held { count: 1, published: true }),
+            (State::Held { count: 1, published: true }, Released::ToCached, State::Cached),
+            (State::Held { count: 1, published: false }, Released::ToBlank, State::Blank),
         ];
         for (from, released, to) in cases {
             let mut slots = slots_in(from);

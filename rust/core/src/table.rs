@@ -24,8 +24,7 @@ impl Table {
 
     /// Makes room for `blocks` in all, so that growing up to there allocates nothing.
     pub(crate) fn make_room(&mut self, blocks: usize) {
-        self.blocks
-            .reserve_exact(blocks.saturating_sub(self.blocks.len()));
+        self.blocks.reserve_exact(blocks.saturating_sub(self.blocks.len()));
     }
 
     #[inline]

@@ -10,10 +10,7 @@ pub(crate) fn check(argument: &'static str, tokens: &[i32]) -> Result<(), Reques
         return Ok(());
     }
     let at = tokens.iter().position(|&token| token < 0).unwrap_or(0);
-    Err(RequestError::new(
-        argument,
-        format!("token {at} is {}, and ids are not negative", tokens[at]),
-    ))
+    Err(RequestError::new(argument, format!("token {at} is {}, and ids are not negative", tokens[at])))
 }
 
 /// Writes the slots of the tokens from position `start` on, of the sequence that holds `blocks`, as many as `slots` has
@@ -23,10 +20,7 @@ pub(crate) fn write_slots(blocks: &[BlockId], block_size: usize, start: usize, s
     while at < slots.len() {
         let (block, offset) = ((start + at) / block_size, (start + at) % block_size);
         let len = (block_size - offset).min(slots.len() - at);
-        for (entry, number) in slots[at..at + len]
-            .iter_mut()
-            .zip(slot(blocks[block], block_size, offset)..)
-        {
+        for (entry, number) in slots[at..at + len].iter_mut().zip(slot(blocks[block], block_size, offset)..) {
             *entry = number;
         }
         at += len;

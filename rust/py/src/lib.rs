@@ -30,9 +30,9 @@ mod _core {
     #[pymodule_export]
     use crate::scheduler::PyScheduler;
     #[pymodule_export]
-    use crate::stats::{CacheStats, SchedulerStats};
-    #[pymodule_export]
     use crate::sim::{SimulationRun, Workload, simulate, simulation_defaults};
+    #[pymodule_export]
+    use crate::stats::{CacheStats, SchedulerStats};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

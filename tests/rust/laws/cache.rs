@@ -261,9 +261,7 @@ fn test_l5_salts_and_keys_do_not_meet() {
 
 #[test]
 fn test_l5_a_key_isolates_from_its_first_block_on() {
-    let image = |value: &[u8]| {
-        Identity::new(b"", vec![ExtraKey::new(2, Some(4), "image", value).unwrap()])
-    };
+    let image = |value: &[u8]| Identity::new(b"", vec![ExtraKey::new(2, Some(4), "image", value).unwrap()]);
     let tokens = [1, 2, 9, 9, 3, 4, 5];
     let mut cache = cache(16, 2);
     computed_as(&mut cache, &tokens, &image(b"a"));

@@ -148,10 +148,15 @@ impl CacheModel {
     }
 
     pub fn can_reserve(&self, seq: usize, num_tokens: usize) -> Result<bool, Fault> {
-        Ok(self.wanted(seq, num_tokens)?.is_none_or(|wanted| {
-            let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
-            needed <= self.pool.available()
-        }))
+        self.sequence(seq)?;
+        Ok(match self.wanted(seq, num_tokens) {
+            Ok(None) => true,
+            Ok(Some(wanted)) => {
+                let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
+                needed <= self.pool.available()
+            }
+            Err(_) => false,
+        })
     }
 
     fn wanted(&self, seq: usize, num_tokens: usize) -> Result<Option<Wanted>, Fault> {
@@ -178,9 +183,7 @@ impl CacheModel {
                 wanted.copied_tail = Some(index);
             }
             let pending = self.untaken_into(block);
-            if wanted.copied_tail.is_some()
-                && pending.is_some_and(|copy| copy.num_tokens < in_tail)
-            {
+            if wanted.copied_tail.is_some() && pending.is_some_and(|copy| copy.num_tokens < in_tail) {
                 return Err(Fault::State);
             }
         }
@@ -189,14 +192,9 @@ impl CacheModel {
 
     /// Whether a write at `offset` and later is seen by one table alone and by no copy.
     fn is_sole_writer(&self, block: i32, offset: usize) -> bool {
-        let entries =
-            self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
+        let entries = self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
         entries.filter(|&&entry| entry == block).count() == 1
-            && self
-                .copies
-                .iter()
-                .filter(|copy| copy.src == block)
-                .all(|copy| copy.num_tokens <= offset)
+            && self.copies.iter().filter(|copy| copy.src == block).all(|copy| copy.num_tokens <= offset)
     }
 
     fn untaken_into(&self, block: i32) -> Option<&Copy> {
@@ -313,12 +311,7 @@ impl CacheModel {
         Ok(csr)
     }
 
-    pub fn slots(
-        &self,
-        seqs: &[usize],
-        starts: &[usize],
-        lens: &[usize],
-    ) -> Result<Vec<i64>, Fault> {
+    pub fn slots(&self, seqs: &[usize], starts: &[usize], lens: &[usize]) -> Result<Vec<i64>, Fault> {
         for &seq in seqs {
             self.sequence(seq)?;
         }
@@ -373,9 +366,8 @@ impl CacheModel {
             return Err(Fault::State);
         }
         self.pool.end_step(step);
-        let (ended, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
-            .into_iter()
-            .partition(|copy| copy.is_taken && copy.step == Some(step));
+        let (ended, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.copies).into_iter().partition(|copy| copy.is_taken && copy.step == Some(step));
         self.copies = kept;
         for copy in ended {
             self.release(copy.src);

@@ -50,10 +50,8 @@ pub struct Name {
 impl Name {
     /// The name of the block that stands before this one, if this is not a first block.
     pub fn parent(&self) -> Option<Self> {
-        (self.links.len() > 1).then(|| Self {
-            salt: self.salt.clone(),
-            links: self.links[..self.links.len() - 1].to_vec(),
-        })
+        (self.links.len() > 1)
+            .then(|| Self { salt: self.salt.clone(), links: self.links[..self.links.len() - 1].to_vec() })
     }
 
     pub fn is_child_of(&self, other: &Self) -> bool {
@@ -82,9 +80,7 @@ fn touches(spans: &[Span], block: usize, block_size: usize) -> Vec<Touch> {
         }
     }
     // An open end sorts as the farthest one.
-    touching.sort_by_key(|span| {
-        (span.kind.clone(), span.value.clone(), span.start, span.end.unwrap_or(usize::MAX))
-    });
+    touching.sort_by_key(|span| (span.kind.clone(), span.value.clone(), span.start, span.end.unwrap_or(usize::MAX)));
     touching
         .into_iter()
         .map(|span| Touch {

@@ -16,8 +16,7 @@ pub fn draw(pool: &Pool, sequences: &[Shown]) -> String {
     )];
     for first in (0..pool.num_blocks).step_by(16) {
         let last = (first + 16).min(pool.num_blocks);
-        let row: String =
-            (first..last).map(|block| mark(pool, sequences, block as i32)).collect();
+        let row: String = (first..last).map(|block| mark(pool, sequences, block as i32)).collect();
         lines.push(format!("{first:>5} {row}"));
     }
     for (index, sequence) in sequences.iter().enumerate().take(52) {
@@ -37,9 +36,10 @@ pub fn draw(pool: &Pool, sequences: &[Shown]) -> String {
 }
 
 fn mark(pool: &Pool, sequences: &[Shown], block: i32) -> char {
-    let mut holders = sequences.iter().enumerate().flat_map(|(index, sequence)| {
-        sequence.table.iter().filter(|&&entry| entry == block).map(move |_| index)
-    });
+    let mut holders = sequences
+        .iter()
+        .enumerate()
+        .flat_map(|(index, sequence)| sequence.table.iter().filter(|&&entry| entry == block).map(move |_| index));
     match (holders.next(), holders.next()) {
         (Some(_), Some(_)) => '+',
         (Some(index), None) => letter(index),

@@ -107,9 +107,7 @@ impl Pool {
     /// being left over.
     pub fn hit(&self, identity: &Identity, tokens: &[i32]) -> Vec<i32> {
         let limit = tokens.len().saturating_sub(1) / self.block_size;
-        (0..limit)
-            .map_while(|index| self.find(&name_of(identity, tokens, index, self.block_size)))
-            .collect()
+        (0..limit).map_while(|index| self.find(&name_of(identity, tokens, index, self.block_size))).collect()
     }
 
     /// Gives one block out. The caller has asked `available` before.
@@ -120,11 +118,8 @@ impl Pool {
             self.fresh += 1;
             self.fresh - 1
         } else {
-            let at = self
-                .recency
-                .iter()
-                .position(|block| !self.guards.contains_key(block))
-                .expect("a block is available");
+            let at =
+                self.recency.iter().position(|block| !self.guards.contains_key(block)).expect("a block is available");
             let block = self.recency.remove(at);
             self.names.remove(&block).expect("cached blocks are findable");
             self.evicted += 1;
@@ -212,8 +207,7 @@ impl Pool {
     /// Ends the oldest open step, which must be `step`.
     pub fn end_step(&mut self, step: u64) {
         assert_eq!(self.open_steps.remove(0), step);
-        let (ended, kept): (Vec<_>, Vec<_>) =
-            self.fenced.iter().partition(|&&(_, fence)| fence == step);
+        let (ended, kept): (Vec<_>, Vec<_>) = self.fenced.iter().partition(|&&(_, fence)| fence == step);
         self.returned.extend(ended.iter().map(|&(block, _): &(i32, u64)| block));
         self.fenced = kept;
         self.guards.retain(|_, guard| *guard != step);
@@ -242,8 +236,7 @@ impl Pool {
             assert!(self.is_cached(*block) || self.count(*block) > 0, "L1: findable, nowhere");
             if let Some(parent) = name.parent() {
                 let parent = self.find(&parent).expect("L6: the parent is findable");
-                if let (Some(child_at), Some(parent_at)) = (self.place(*block), self.place(parent))
-                {
+                if let (Some(child_at), Some(parent_at)) = (self.place(*block), self.place(parent)) {
                     assert!(child_at < parent_at, "L6: children are evicted first");
                 }
             }

@@ -254,8 +254,14 @@ impl SchedulerModel {
         self.requests.iter().filter(|request| request.end.is_none() && request.row.is_none()).count()
     }
 
+    /// Rows in use, whether or not their sequences have ended.
     pub fn num_running(&self) -> usize {
         self.rows.iter().flatten().count()
+    }
+
+    /// Rows of sequences that have not ended.
+    pub fn num_unended(&self) -> usize {
+        self.rows.iter().flatten().filter(|&&row| self.requests[row].end.is_none()).count()
     }
 
     pub fn num_alive(&self) -> usize {
@@ -286,9 +292,7 @@ impl SchedulerModel {
     }
 
     fn in_policy_order(&self, mut requests: Vec<usize>) -> Vec<usize> {
-        requests.sort_by(|&left, &right| {
-            self.order_key(left).partial_cmp(&self.order_key(right)).expect("finite")
-        });
+        requests.sort_by(|&left, &right| self.order_key(left).partial_cmp(&self.order_key(right)).expect("finite"));
         requests
     }
 
@@ -297,9 +301,8 @@ impl SchedulerModel {
     }
 
     fn waiting(&self) -> Vec<usize> {
-        let waiting = (0..self.requests.len()).filter(|&request| {
-            self.requests[request].end.is_none() && self.requests[request].row.is_none()
-        });
+        let waiting = (0..self.requests.len())
+            .filter(|&request| self.requests[request].end.is_none() && self.requests[request].row.is_none());
         self.in_policy_order(waiting.collect())
     }
 
@@ -359,8 +362,7 @@ impl SchedulerModel {
     }
 
     fn begin(&self) -> Step {
-        let decoding: Vec<usize> =
-            self.running().into_iter().filter(|&request| self.is_decode(request)).collect();
+        let decoding: Vec<usize> = self.running().into_iter().filter(|&request| self.is_decode(request)).collect();
         let prompts = self.num_running() - decoding.len();
         let others_wait = prompts + self.waiting().len() >= 2;
         let threshold = self.world.long_prefill_threshold;
@@ -407,10 +409,7 @@ impl SchedulerModel {
             }
             if !is_lost {
                 let state = &self.requests[request];
-                let chunk = (state.known.len() - state.computed)
-                    .min(step.budget)
-                    .min(step.cap)
-                    .min(self.room(request));
+                let chunk = (state.known.len() - state.computed).min(step.budget).min(step.cap).min(self.room(request));
                 self.place(step, request, chunk, false);
             }
         }
@@ -462,8 +461,7 @@ impl SchedulerModel {
     }
 
     fn grow(&mut self, request: usize, num_tokens: usize) {
-        let blocks =
-            (self.requests[request].computed + num_tokens).div_ceil(self.world.block_size);
+        let blocks = (self.requests[request].computed + num_tokens).div_ceil(self.world.block_size);
         while self.requests[request].table.len() < blocks {
             let block = self.pool.allocate();
             self.requests[request].table.push(block);
@@ -502,12 +500,7 @@ impl SchedulerModel {
             if was_admitted { &mut step.resumed } else { &mut step.admitted }.push(head);
             self.grow(head, chunk);
             step.budget -= chunk;
-            step.placed.push(Placed {
-                request: head,
-                num_tokens: chunk,
-                old_entries: 0,
-                is_decode: false,
-            });
+            step.placed.push(Placed { request: head, num_tokens: chunk, old_entries: 0, is_decode: false });
         }
     }
 
@@ -552,9 +545,9 @@ impl SchedulerModel {
     /// Whether the step computes all that is known of a running sequence.
     fn completes(&self, step: &Step, request: usize) -> bool {
         let state = &self.requests[request];
-        step.placed.iter().any(|placed| {
-            placed.request == request && state.computed + placed.num_tokens == state.known.len()
-        })
+        step.placed
+            .iter()
+            .any(|placed| placed.request == request && state.computed + placed.num_tokens == state.known.len())
     }
 
     // ------------------------------------------------------------------ plan
@@ -578,11 +571,7 @@ impl SchedulerModel {
         self.merges.clear();
         self.plans += 1;
         self.counters.steps += 1;
-        self.out = Some(Out {
-            number: plan.number,
-            placed: step.placed,
-            samplers: plan.sample_seqs.clone(),
-        });
+        self.out = Some(Out { number: plan.number, placed: step.placed, samplers: plan.sample_seqs.clone() });
         plan
     }
 
@@ -617,9 +606,7 @@ impl SchedulerModel {
             }
         }
         for (at, &(request, index, block)) in self.merges.iter().enumerate() {
-            let is_last = !self.merges[at + 1..]
-                .iter()
-                .any(|&(later, place, _)| (later, place) == (request, index));
+            let is_last = !self.merges[at + 1..].iter().any(|&(later, place, _)| (later, place) == (request, index));
             let is_new = step.admitted.contains(&request) || step.resumed.contains(&request);
             if let Some(row) = self.requests[request].row
                 && is_last
@@ -645,19 +632,13 @@ impl SchedulerModel {
 
     // ------------------------------------------------------------------ commit
 
-    pub fn commit(
-        &mut self,
-        number: u64,
-        tokens: &[i32],
-        counts: Option<&[i32]>,
-    ) -> Result<ModelOutcome, Fault> {
+    pub fn commit(&mut self, number: u64, tokens: &[i32], counts: Option<&[i32]>) -> Result<ModelOutcome, Fault> {
         let num_samplers = match &self.out {
             Some(out) if out.number == number => out.samplers.len(),
             _ => return Err(Fault::State),
         };
-        let counts_are_ones = counts.is_none_or(|counts| {
-            counts.len() == num_samplers && counts.iter().all(|&count| count == 1)
-        });
+        let counts_are_ones =
+            counts.is_none_or(|counts| counts.len() == num_samplers && counts.iter().all(|&count| count == 1));
         if tokens.len() != num_samplers || !counts_are_ones {
             return Err(Fault::Request);
         }

@@ -16,11 +16,7 @@ impl Prefix {
     /// [`StateError`] with the number of the broken law.
     pub(crate) fn check(&self, published: &[BlockId]) -> Result<(), StateError> {
         if self.index.len() != published.len() {
-            let text = format!(
-                "{} blocks are published, {} are filed",
-                published.len(),
-                self.index.len()
-            );
+            let text = format!("{} blocks are published, {} are filed", published.len(), self.index.len());
             return Err(StateError::law(4, text));
         }
         self.check_parents(published)?;
@@ -36,11 +32,7 @@ impl Prefix {
                 continue;
             };
             if published.binary_search(&parent).is_err() {
-                let text = format!(
-                    "block {} is findable, its parent {} is not",
-                    block.get(),
-                    parent.get()
-                );
+                let text = format!("block {} is findable, its parent {} is not", block.get(), parent.get());
                 return Err(StateError::law(6, text));
             }
             *children.entry(parent).or_default() += 1;
@@ -49,10 +41,7 @@ impl Prefix {
             let kept = self.records[block.index()].children;
             let real = children.get(&block).copied().unwrap_or(0);
             if kept != real {
-                let text = format!(
-                    "block {} has {real} children and counts {kept}",
-                    block.get()
-                );
+                let text = format!("block {} has {real} children and counts {kept}", block.get());
                 return Err(StateError::law(6, text));
             }
         }
@@ -64,11 +53,7 @@ impl Prefix {
         let mut hashes = BTreeMap::new();
         for &block in published {
             let tag = self.records[block.index()].tag;
-            if !self
-                .index
-                .candidates(tag)
-                .any(|candidate| candidate == block)
-            {
+            if !self.index.candidates(tag).any(|candidate| candidate == block) {
                 let text = format!("block {} is published and cannot be found", block.get());
                 return Err(StateError::law(4, text));
             }
@@ -95,10 +80,7 @@ impl Prefix {
         if self.salts.agrees(&salts) && self.keys.agrees(&keys) {
             return Ok(());
         }
-        Err(StateError::law(
-            2,
-            "the counts of salts or extra keys are not true",
-        ))
+        Err(StateError::law(2, "the counts of salts or extra keys are not true"))
     }
 
     /// The chained hash of a published block, recomputed from its root.

@@ -17,11 +17,7 @@ pub(crate) fn check(state: &State, tables: &BlockTables) -> Result<(), StateErro
             let sequence = state.sequences.live(runner.seq);
             let computed = runner.computed as usize;
             let tokens = runner.publishes.then(|| &sequence.tokens[..computed]);
-            Holder {
-                table: &sequence.table,
-                writes_from: Some(computed / block_size),
-                tokens,
-            }
+            Holder { table: &sequence.table, writes_from: Some(computed / block_size), tokens }
         })
         .collect();
     audit::check(&state.cache, &holders)?;
@@ -39,31 +35,18 @@ fn check_batch(state: &State) -> Result<(), StateError> {
             Status::Waiting => false,
         };
         if !at_home || !agrees(runner, sequence) {
-            return Err(StateError::law(
-                2,
-                format!("row {row} disagrees with its sequence {}", runner.seq.raw()),
-            ));
+            return Err(StateError::law(2, format!("row {row} disagrees with its sequence {}", runner.seq.raw())));
         }
         if sequence.tokens.len() > state.limits.max_model_len {
-            return Err(StateError::law(
-                10,
-                format!("sequence {} passes max_model_len", runner.seq.raw()),
-            ));
+            return Err(StateError::law(10, format!("sequence {} passes max_model_len", runner.seq.raw())));
         }
     }
-    let ranks: Vec<_> = state
-        .rows
-        .in_order()
-        .map(|runner| state.sequences.live(runner.seq).rank)
-        .collect();
+    let ranks: Vec<_> = state.rows.in_order().map(|runner| state.sequences.live(runner.seq).rank).collect();
     let listed = ranks.len() == state.rows.iter().count();
     if !listed || ranks.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(StateError::law(13, "the batch is not in policy order"));
     }
-    let over = state
-        .out
-        .iter()
-        .any(|plan| plan.num_tokens > state.limits.token_budget);
+    let over = state.out.iter().any(|plan| plan.num_tokens > state.limits.token_budget);
     if over || ranks.len() > state.limits.max_num_seqs {
         return Err(StateError::law(10, "a plan passes its budget"));
     }
@@ -80,31 +63,15 @@ fn agrees(runner: &Runner, sequence: &Sequence) -> bool {
 }
 
 fn check_queue(state: &State) -> Result<(), StateError> {
-    let waiting = state
-        .sequences
-        .iter()
-        .filter(|(_, sequence)| sequence.status == Status::Waiting)
-        .count();
-    let all_wait = state
-        .queue
-        .iter()
-        .all(|seq| state.sequences.live(seq).status == Status::Waiting);
+    let waiting = state.sequences.iter().filter(|(_, sequence)| sequence.status == Status::Waiting).count();
+    let all_wait = state.queue.iter().all(|seq| state.sequences.live(seq).status == Status::Waiting);
     let sound = state.queue.is_sound() && all_wait && waiting == state.queue.len();
-    if sound {
-        Ok(())
-    } else {
-        Err(StateError::law(
-            11,
-            "a waiting sequence is not where the queue looks for it",
-        ))
-    }
+    if sound { Ok(()) } else { Err(StateError::law(11, "a waiting sequence is not where the queue looks for it")) }
 }
 
 /// What plans have announced of a running row is what the shared tables show (L8), but for merges not announced yet.
 fn check_tables(state: &State, tables: &BlockTables) -> Result<(), StateError> {
-    let Some(matrix) = tables.group(0) else {
-        unreachable!("there is one group")
-    };
+    let Some(matrix) = tables.group(0) else { unreachable!("there is one group") };
     for (row, runner) in state.rows.iter() {
         let shown = &matrix[row as usize * tables.width()..][..runner.announced as usize];
         let table = state.sequences.live(runner.seq).table.blocks();
@@ -113,10 +80,7 @@ fn check_tables(state: &State, tables: &BlockTables) -> Result<(), StateError> {
             if block.get() != shown && !pending {
                 return Err(StateError::law(
                     8,
-                    format!(
-                        "row {row} shows block {shown} at {index}, not {}",
-                        block.get()
-                    ),
+                    format!("row {row} shows block {shown} at {index}, not {}", block.get()),
                 ));
             }
         }

@@ -22,9 +22,7 @@ pub(crate) fn commit(
     outcome: &mut Outcome,
 ) -> Result<(), Error> {
     check(state, number, sampled, counts)?;
-    let Some(decision) = state.out.pop_front() else {
-        unreachable!("a plan is out")
-    };
+    let Some(decision) = state.out.pop_front() else { unreachable!("a plan is out") };
     state.cache.end_step(decision.step);
     state.counters.scheduled_tokens += decision.num_tokens as u64;
     outcome.clear();
@@ -32,9 +30,7 @@ pub(crate) fn commit(
     for placed in &decision.placed {
         count_computed(state, placed);
         if placed.samples {
-            let Some(token) = sampled.next() else {
-                unreachable!("the tokens were counted")
-            };
+            let Some(token) = sampled.next() else { unreachable!("the tokens were counted") };
             accept(state, placed, token, outcome);
         }
     }
@@ -49,25 +45,17 @@ pub(crate) fn commit(
 
 fn check(state: &State, number: u64, sampled: &[i32], counts: Option<&[i32]>) -> Result<(), Error> {
     let Some(oldest) = state.out.front() else {
-        return Err(
-            StateError::new(format!("plan {number} cannot be committed: no plan is out")).into(),
-        );
+        return Err(StateError::new(format!("plan {number} cannot be committed: no plan is out")).into());
     };
     if oldest.number != number {
-        let text = format!(
-            "plan {number} cannot be committed: plan {} is the oldest that is out",
-            oldest.number
-        );
+        let text = format!("plan {number} cannot be committed: plan {} is the oldest that is out", oldest.number);
         return Err(StateError::new(text).into());
     }
     let expected = oldest.num_samples;
     if let Some(counts) = counts {
         check_length("counts", counts.len(), expected)?;
         if let Some(at) = counts.iter().position(|&count| count != 1) {
-            let text = format!(
-                "count {at} is {}, and without drafts every count is 1",
-                counts[at]
-            );
+            let text = format!("count {at} is {}, and without drafts every count is 1", counts[at]);
             return Err(RequestError::new("counts", text).into());
         }
     }
@@ -81,12 +69,7 @@ fn check_length(argument: &'static str, given: usize, expected: usize) -> Result
         return Ok(());
     }
     let text = format!("{given} were given, {expected} sequences sampled");
-    Err(RequestError::beyond(
-        argument,
-        text,
-        expected as f64,
-        given as f64 - expected as f64,
-    ))
+    Err(RequestError::beyond(argument, text, expected as f64, given as f64 - expected as f64))
 }
 
 /// The row's tokens are computed: blocks that they fill are published.
@@ -94,15 +77,11 @@ fn count_computed(state: &mut State, placed: &Placed) {
     let block_size = state.cache.block_size();
     let runner = state.rows.at_mut(placed.row);
     let end = placed.start + placed.num_tokens;
-    state.counters.recomputed_tokens +=
-        u64::from(runner.high_water.min(end).saturating_sub(placed.start));
+    state.counters.recomputed_tokens += u64::from(runner.high_water.min(end).saturating_sub(placed.start));
     runner.computed = end;
     runner.high_water = runner.high_water.max(end);
     runner.next_slot += 1;
-    let (from, to) = (
-        placed.start as usize / block_size,
-        end as usize / block_size,
-    );
+    let (from, to) = (placed.start as usize / block_size, end as usize / block_size);
     if from < to && runner.publishes {
         publish(state, placed, from, to);
     }
@@ -118,28 +97,13 @@ fn count_computed(state: &mut State, placed: &Placed) {
 /// Publishes the blocks `from .. to` of a sequence, in order.
 fn publish(state: &mut State, placed: &Placed, from: usize, to: usize) {
     let block_size = state.cache.block_size();
-    let Sequence {
-        tokens,
-        table,
-        chain,
-        identity,
-        ..
-    } = state.sequences.live_mut(placed.seq);
-    state
-        .cache
-        .prefix()
-        .extend_chain(chain, &tokens[..to * block_size], identity);
+    let Sequence { tokens, table, chain, identity, .. } = state.sequences.live_mut(placed.seq);
+    state.cache.prefix().extend_chain(chain, &tokens[..to * block_size], identity);
     for block in from..to {
         let key = identity.key_of(block, block_size);
-        let link = Link {
-            hash: chain[block],
-            tokens: &tokens[block * block_size..][..block_size],
-            key: &key,
-        };
+        let link = Link { hash: chain[block], tokens: &tokens[block * block_size..][..block_size], key: &key };
         if state.cache.publish(table, block, link, identity) {
-            let Ok(index) = u32::try_from(block) else {
-                unreachable!("an index is below the longest length")
-            };
+            let Ok(index) = u32::try_from(block) else { unreachable!("an index is below the longest length") };
             state.news.merged.push((placed.row, placed.seq, index));
         }
     }
@@ -149,10 +113,7 @@ fn publish(state: &mut State, placed: &Placed, from: usize, to: usize) {
 fn find_next_slot(state: &mut State, row: u32) {
     let block_size = state.cache.block_size();
     let runner = state.rows.at_mut(row);
-    let (index, offset) = (
-        runner.computed as usize / block_size,
-        runner.computed as usize % block_size,
-    );
+    let (index, offset) = (runner.computed as usize / block_size, runner.computed as usize % block_size);
     if let Some(&block) = state.sequences.live(runner.seq).table.blocks().get(index) {
         runner.next_slot = tokens::slot(block, block_size, offset);
     }
@@ -171,9 +132,7 @@ fn accept(state: &mut State, placed: &Placed, token: i32, outcome: &mut Outcome)
     runner.last_token = token;
     outcome.seqs.push(placed.seq);
     outcome.tokens.push(token);
-    let Ok(end) = i32::try_from(outcome.tokens.len()) else {
-        unreachable!("a step samples at most once a row")
-    };
+    let Ok(end) = i32::try_from(outcome.tokens.len()) else { unreachable!("a step samples at most once a row") };
     outcome.indptr.push(end);
     let may_stop = runner.has_stops && runner.emitted >= runner.min_tokens;
     if may_stop && sequence.stop_token_ids.contains(&token) {

@@ -20,25 +20,15 @@ pub(crate) struct BlockTables {
 }
 
 impl BlockTables {
-    pub(crate) fn new(
-        rows: usize,
-        max_model_len: usize,
-        block_size: usize,
-    ) -> Result<Self, ConfigError> {
+    pub(crate) fn new(rows: usize, max_model_len: usize, block_size: usize) -> Result<Self, ConfigError> {
         let width = blocks_for(max_model_len, block_size);
         // Asked for first, so that a machine that refuses gives an error; zeroed pages are not touched yet.
-        let fits = Vec::<i32>::new()
-            .try_reserve_exact(rows.saturating_mul(width))
-            .is_ok();
+        let fits = Vec::<i32>::new().try_reserve_exact(rows.saturating_mul(width)).is_ok();
         if !fits {
             let range = format!("tables of {rows} rows x {width} blocks must fit into memory");
             return Err(ConfigError::new("max_model_len", max_model_len, range));
         }
-        Ok(Self {
-            width,
-            entries: vec![0; rows * width],
-            used: vec![0; rows],
-        })
+        Ok(Self { width, entries: vec![0; rows * width], used: vec![0; rows] })
     }
 
     pub(crate) const fn width(&self) -> usize {
@@ -56,31 +46,24 @@ impl BlockTables {
         self.used[row] = self.used[row].max(index + 1);
     }
 
-    fn clear(&mut self, row: u32) {
-        let row = row as usize;
-        self.entries[row * self.width..][..self.used[row]].fill(0);
-        self.used[row] = 0;
+    /// Zeroes the rows that were vacated.
+    pub(crate) fn clear(&mut self, rows: &[u32]) {
+        for row in rows.iter().map(|&row| row as usize) {
+            self.entries[row * self.width..][..self.used[row]].fill(0);
+            self.used[row] = 0;
+        }
     }
 }
 
 /// Writes the newest decision into `plan` and `tables`. O(tokens + changes).
 pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepPlan) {
-    let Some(decision) = state.out.pop_back() else {
-        unreachable!("a step was just decided")
-    };
+    let Some(decision) = state.out.pop_back() else { unreachable!("a step was just decided") };
     let is_current = |&&(row, seq, index): &&(u32, SequenceId, u32)| {
-        state
-            .rows
-            .get(row)
-            .is_some_and(|runner| runner.seq == seq && index < runner.announced)
+        state.rows.get(row).is_some_and(|runner| runner.seq == seq && index < runner.announced)
     };
     let mut merged: Vec<_> = decision.merged.iter().filter(is_current).copied().collect();
     keep_last(&mut merged);
-    let grown: usize = decision
-        .placed
-        .iter()
-        .map(|placed| unannounced(state.rows.at(placed.row)))
-        .sum();
+    let grown: usize = decision.placed.iter().map(|placed| unannounced(state.rows.at(placed.row))).sum();
     let sizes = Sizes {
         seqs: decision.placed.len(),
         tokens: decision.num_tokens,
@@ -100,13 +83,9 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
         (&mut arrays.preempted, &decision.preempted),
         (&mut arrays.ended, &decision.ended),
     ] {
-        list.iter_mut()
-            .zip(seqs)
-            .for_each(|(entry, seq)| *entry = seq.raw());
+        list.iter_mut().zip(seqs).for_each(|(entry, seq)| *entry = seq.raw());
     }
-    for &row in &decision.vacated {
-        tables.clear(row);
-    }
+    tables.clear(&decision.vacated);
     for &change in arrays.table_changes.iter() {
         tables.set(change);
     }
@@ -116,11 +95,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
 /// Of several changes of one entry only the last is told.
 fn keep_last(merged: &mut Vec<(u32, SequenceId, u32)>) {
     let mut seen = std::collections::BTreeSet::new();
-    let mut kept: Vec<_> = merged
-        .drain(..)
-        .rev()
-        .filter(|&(row, _, index)| seen.insert((row, index)))
-        .collect();
+    let mut kept: Vec<_> = merged.drain(..).rev().filter(|&(row, _, index)| seen.insert((row, index))).collect();
     kept.reverse();
     *merged = kept;
 }
@@ -162,29 +137,16 @@ fn write_chunk(state: &State, placed: &Placed, at: usize, arrays: &mut Arrays<'_
     let (start, len) = (placed.start as usize, placed.num_tokens as usize);
     let sequence = state.sequences.live(placed.seq);
     arrays.token_ids[at..at + len].copy_from_slice(&sequence.tokens[start..start + len]);
-    for (position, number) in arrays.positions[at..at + len]
-        .iter_mut()
-        .zip(int(placed.start)..)
-    {
+    for (position, number) in arrays.positions[at..at + len].iter_mut().zip(int(placed.start)..) {
         *position = number;
     }
     let slots = &mut arrays.slot_mapping[at..at + len];
-    tokens::write_slots(
-        sequence.table.blocks(),
-        state.cache.block_size(),
-        start,
-        slots,
-    );
+    tokens::write_slots(sequence.table.blocks(), state.cache.block_size(), start, slots);
 }
 
 /// New entries of the rows in the plan, then entries that commits replaced. Each is listed once: what is new in a table
 /// is listed as it is now, merged or not.
-fn write_changes(
-    state: &mut State,
-    decision: &Decision,
-    merged: &[(u32, SequenceId, u32)],
-    arrays: &mut Arrays<'_>,
-) {
+fn write_changes(state: &mut State, decision: &Decision, merged: &[(u32, SequenceId, u32)], arrays: &mut Arrays<'_>) {
     let mut changes = arrays.table_changes.iter_mut();
     for placed in &decision.placed {
         let runner = state.rows.at_mut(placed.row);
@@ -194,11 +156,11 @@ fn write_changes(
         }
         runner.announced = runner.blocks;
         let blocks = state.sequences.live(placed.seq).table.blocks();
-        for (change, entry) in changes.by_ref().zip(new) {
+        for (entry, change) in new.zip(changes.by_ref()) {
             *change = [0, int(placed.row), index(entry), blocks[entry].get()];
         }
     }
-    for (change, &(row, seq, entry)) in changes.zip(merged) {
+    for (&(row, seq, entry), change) in merged.iter().zip(changes) {
         let block = state.sequences.live(seq).table.blocks()[entry as usize];
         *change = [0, int(row), int(entry), block.get()];
     }

@@ -111,12 +111,7 @@ impl StepPlan {
     /// A plan that nothing was written to.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            number: 0,
-            num_decodes: 0,
-            words: Vec::new(),
-            sections: Vec::new(),
-        }
+        Self { number: 0, num_decodes: 0, words: Vec::new(), sections: Vec::new() }
     }
 
     /// Counts the plans of its scheduler from 0.
@@ -201,20 +196,12 @@ impl StepPlan {
         self.sections.clear();
         let mut words = 0;
         for (name, dtype, len, width) in shapes(sizes) {
-            let section = Section {
-                name,
-                dtype,
-                offset: words * 8,
-                len,
-                width,
-            };
+            let section = Section { name, dtype, offset: words * 8, len, width };
             words += section.num_words();
             self.sections.push(section);
         }
         self.words.resize(words, 0);
-        let mut carver = Carver {
-            rest: &mut self.words,
-        };
+        let mut carver = Carver { rest: &mut self.words };
         // In the order of `shapes`; struct fields are evaluated as they are written.
         Arrays {
             seqs: carver.carve(sizes.seqs),
@@ -242,12 +229,7 @@ type Shape = (&'static str, Dtype, usize, Option<usize>);
 /// Every array of the contract. Those that are always empty in this form take no room, wherever they stand.
 fn shapes(sizes: Sizes) -> [Shape; 19] {
     use Dtype::{I32, I64};
-    let Sizes {
-        seqs,
-        tokens,
-        samples,
-        ..
-    } = sizes;
+    let Sizes { seqs, tokens, samples, .. } = sizes;
     [
         ("seqs", I64, seqs, None),
         ("rows", I32, seqs, None),
@@ -277,13 +259,14 @@ struct Carver<'a> {
 }
 
 impl<'a> Carver<'a> {
-    fn carve<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
-        &mut self,
-        len: usize,
-    ) -> &'a mut [T] {
+    fn carve<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self, len: usize) -> &'a mut [T] {
         let words = (len * size_of::<T>()).div_ceil(8);
         let (taken, rest) = std::mem::take(&mut self.rest).split_at_mut(words);
         self.rest = rest;
+        // What fills the last word up goes to other processes too: it must not be left over (L13).
+        if let Some(last) = taken.last_mut() {
+            *last = 0;
+        }
         &mut cast_slice_mut(taken)[..len]
     }
 }
@@ -294,14 +277,7 @@ mod tests {
 
     #[test]
     fn arrays_lie_where_the_layout_says() {
-        let sizes = Sizes {
-            seqs: 3,
-            tokens: 5,
-            samples: 1,
-            table_changes: 2,
-            ended: 1,
-            ..Sizes::default()
-        };
+        let sizes = Sizes { seqs: 3, tokens: 5, samples: 1, table_changes: 2, ended: 1, ..Sizes::default() };
         let mut plan = StepPlan::new();
         let arrays = plan.open(7, 0, sizes);
         arrays.seqs.copy_from_slice(&[1, 2, 3]);
@@ -317,10 +293,7 @@ mod tests {
         assert_eq!((plan.copies().len(), plan.token_source().len()), (0, 0));
         let mut end = 0;
         for section in plan.layout() {
-            assert!(
-                section.offset >= end && section.offset % 8 == 0,
-                "{section:?} overlaps what is before"
-            );
+            assert!(section.offset >= end && section.offset % 8 == 0, "{section:?} overlaps what is before");
             end = section.offset + section.size() * section.dtype.size();
         }
         assert!(end <= plan.bytes().len());

@@ -32,10 +32,7 @@ impl Queue {
 
     /// Takes `seq` out, wherever it stands; false when it does not wait.
     pub(crate) fn remove(&mut self, seq: SequenceId) -> bool {
-        let place = self
-            .places
-            .get_mut(seq.key().index as usize)
-            .and_then(Option::take);
+        let place = self.places.get_mut(seq.key().index as usize).and_then(Option::take);
         let Some(place) = place.map(|place| place as usize) else {
             return false;
         };
@@ -66,11 +63,12 @@ impl Queue {
 
     /// Whether the heap is one, and knows where everybody stands. For the audit.
     pub(crate) fn is_sound(&self) -> bool {
-        let ordered =
-            (1..self.heap.len()).all(|place| self.heap[(place - 1) / 2].0 <= self.heap[place].0);
-        let placed = self.heap.iter().zip(0..).all(|((_, seq), place)| {
-            self.places.get(seq.key().index as usize) == Some(&Some(place))
-        });
+        let ordered = (1..self.heap.len()).all(|place| self.heap[(place - 1) / 2].0 <= self.heap[place].0);
+        let placed = self
+            .heap
+            .iter()
+            .zip(0..)
+            .all(|((_, seq), place)| self.places.get(seq.key().index as usize) == Some(&Some(place)));
         ordered && placed && self.places.iter().flatten().count() == self.heap.len()
     }
 
@@ -113,18 +111,11 @@ mod tests {
     use crate::ids::Key;
 
     fn seq(index: u32) -> SequenceId {
-        SequenceId::from_key(Key {
-            index,
-            generation: 0,
-        })
+        SequenceId::from_key(Key { index, generation: 0 })
     }
 
     fn rank(order: u32) -> Rank {
-        Rank {
-            class: 0.0,
-            arrival: f64::from(order % 7),
-            order: u64::from(order),
-        }
+        Rank { class: 0.0, arrival: f64::from(order % 7), order: u64::from(order) }
     }
 
     #[test]
@@ -154,11 +145,7 @@ mod tests {
         for index in 0..50 {
             queue.push(rank(index), seq(index));
         }
-        queue.rerank(|seq| Rank {
-            class: -f64::from(seq.key().index),
-            arrival: 0.0,
-            order: 0,
-        });
+        queue.rerank(|seq| Rank { class: -f64::from(seq.key().index), arrival: 0.0, order: 0 });
         assert!(queue.is_sound());
         assert_eq!(queue.peek(), Some(seq(49)));
     }

@@ -15,9 +15,7 @@ pub(crate) struct Rank {
 impl Ord for Rank {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_class = self.class.total_cmp(&other.class);
-        by_class
-            .then(self.arrival.total_cmp(&other.arrival))
-            .then(self.order.cmp(&other.order))
+        by_class.then(self.arrival.total_cmp(&other.arrival)).then(self.order.cmp(&other.order))
     }
 }
 

@@ -78,10 +78,7 @@ pub(crate) struct Family {
 
 /// One token stream, and everything about it that a steady step does not touch.
 #[derive(Debug)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "four independent facts, none of them a state"
-)]
+#[allow(clippy::struct_excessive_bools, reason = "four independent facts, none of them a state")]
 pub(crate) struct Sequence {
     /// Prompt and outputs.
     pub(crate) tokens: Vec<i32>,

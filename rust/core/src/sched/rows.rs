@@ -10,10 +10,7 @@ use crate::ids::SequenceId;
 
 /// What a step needs of a running sequence: one cache line.
 #[derive(Clone, Copy, Debug)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "what a step branches on, beside its numbers"
-)]
+#[allow(clippy::struct_excessive_bools, reason = "what a step branches on, beside its numbers")]
 pub(crate) struct Runner {
     pub(crate) seq: SequenceId,
     /// The slot of token `computed`, while its block is in the table.
@@ -84,9 +81,7 @@ impl Rows {
 
     /// Gives `runner` the lowest free row, at `place` in the order.
     pub(crate) fn insert(&mut self, runner: Runner, place: usize) -> u32 {
-        let Some(Reverse(row)) = self.free.pop() else {
-            unreachable!("the caller saw a free row")
-        };
+        let Some(Reverse(row)) = self.free.pop() else { unreachable!("the caller saw a free row") };
         self.runners[row as usize] = Some(runner);
         self.order.insert(place, row);
         row
@@ -123,9 +118,7 @@ impl Rows {
 
     /// Everybody in the batch, in the order of their rows.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Runner)> {
-        (0..)
-            .zip(&self.runners)
-            .filter_map(|(row, runner)| runner.as_ref().map(|runner| (row, runner)))
+        (0..).zip(&self.runners).filter_map(|(row, runner)| runner.as_ref().map(|runner| (row, runner)))
     }
 
     /// Everybody in the batch, in policy order.
@@ -140,10 +133,6 @@ mod tests {
 
     #[test]
     fn runner_fits_a_cache_line() {
-        assert!(
-            size_of::<Option<Runner>>() <= 72,
-            "{}",
-            size_of::<Option<Runner>>()
-        );
+        assert!(size_of::<Option<Runner>>() <= 72, "{}", size_of::<Option<Runner>>());
     }
 }

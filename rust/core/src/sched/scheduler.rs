@@ -60,11 +60,7 @@ impl Scheduler {
     pub fn new(config: &SchedulerConfig) -> Result<Self, Error> {
         let state = State::new(config)?;
         let limits = state.limits;
-        let tables = BlockTables::new(
-            limits.max_num_seqs,
-            limits.max_model_len,
-            state.cache.block_size(),
-        )?;
+        let tables = BlockTables::new(limits.max_num_seqs, limits.max_model_len, state.cache.block_size())?;
         Ok(Self { state, tables })
     }
 
@@ -90,17 +86,9 @@ impl Scheduler {
         let undated = request.arrival.is_none() && state.now.is_none();
         // Adding 0 makes the two zeros one.
         let arrival = request.arrival.or(state.now).unwrap_or(f64::NEG_INFINITY) + 0.0;
-        let rank = Rank {
-            class: 0.0,
-            arrival,
-            order: state.added,
-        };
+        let rank = Rank { class: 0.0, arrival, order: state.added };
         state.added += 1;
-        let max_len = request
-            .prompt
-            .len()
-            .saturating_add(request.max_tokens)
-            .min(state.limits.max_model_len);
+        let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
         let sequences = &mut state.sequences;
         let id = state.requests.insert_with(|id| {
             let seq = sequences.insert_with(|_| Sequence {
@@ -121,9 +109,7 @@ impl Scheduler {
                 was_admitted: false,
                 high_water: 0,
             });
-            Family {
-                sequences: vec![seq],
-            }
+            Family { sequences: vec![seq] }
         });
         for &seq in &state.requests.live(id).sequences {
             state.queue.push(rank, seq);
@@ -204,6 +190,8 @@ impl Scheduler {
         let decided = step::decide(&mut self.state, now)?;
         if decided {
             fill::fill(&mut self.state, &mut self.tables, plan);
+        } else {
+            self.tables.clear(&self.state.news.vacated);
         }
         Ok(decided)
     }
@@ -235,13 +223,7 @@ impl Scheduler {
     /// Whether a sequence has not ended, a plan is out, or an end is unreported.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        let State {
-            queue,
-            rows,
-            out,
-            ends,
-            ..
-        } = &self.state;
+        let State { queue, rows, out, ends, .. } = &self.state;
         let is_running = || rows.order.iter().any(|&row| !rows.at(row).ended);
         queue.len() > 0 || !out.is_empty() || !ends.to_report.is_empty() || is_running()
     }
@@ -293,15 +275,7 @@ impl Scheduler {
     /// Exact numbers.
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
-        let State {
-            cache,
-            counters,
-            queue,
-            rows,
-            requests,
-            out,
-            ..
-        } = &self.state;
+        let State { cache, counters, queue, rows, requests, out, .. } = &self.state;
         let running = rows.iter().filter(|(_, runner)| !runner.ended).count();
         SchedulerStats {
             prefix_queries: counters.prefix_queries,
@@ -333,15 +307,8 @@ impl Scheduler {
     /// A picture of the blocks and of the rows that hold them.
     #[must_use]
     pub fn draw(&self) -> String {
-        let State {
-            cache,
-            rows,
-            sequences,
-            ..
-        } = &self.state;
-        let tables = rows
-            .iter()
-            .map(|(_, runner)| (&sequences.live(runner.seq).table, runner.computed as usize));
+        let State { cache, rows, sequences, .. } = &self.state;
+        let tables = rows.iter().map(|(_, runner)| (&sequences.live(runner.seq).table, runner.computed as usize));
         draw::draw(cache, tables)
     }
 
@@ -361,10 +328,8 @@ impl Scheduler {
         }
         tokens::check("prompt", &request.prompt)?;
         if len >= limits.max_model_len {
-            let text = format!(
-                "{len} tokens leave no room for an output below max_model_len = {}",
-                limits.max_model_len
-            );
+            let text =
+                format!("{len} tokens leave no room for an output below max_model_len = {}", limits.max_model_len);
             return Err(RequestError::beyond(
                 "prompt",
                 text,
@@ -372,36 +337,20 @@ impl Scheduler {
                 (len + 1 - limits.max_model_len) as f64,
             ));
         }
-        let (blocks, usable) = (
-            blocks_for(len, self.block_size()),
-            self.state.cache.num_blocks(),
-        );
+        let (blocks, usable) = (blocks_for(len, self.block_size()), self.state.cache.num_blocks());
         if blocks > usable {
             let text = format!("{len} tokens need {blocks} blocks, and {usable} are all there are");
-            return Err(RequestError::beyond(
-                "prompt",
-                text,
-                usable as f64,
-                (blocks - usable) as f64,
-            ));
+            return Err(RequestError::beyond("prompt", text, usable as f64, (blocks - usable) as f64));
         }
         if request.min_tokens > request.max_tokens {
             let (min, max) = (request.min_tokens, request.max_tokens);
             let text = format!("{min} is more than max_tokens = {max}");
-            return Err(RequestError::beyond(
-                "min_tokens",
-                text,
-                max as f64,
-                (min - max) as f64,
-            ));
+            return Err(RequestError::beyond("min_tokens", text, max as f64, (min - max) as f64));
         }
         tokens::check("stop_token_ids", &request.stop_token_ids)?;
         for (name, time) in [("deadline", request.deadline), ("arrival", request.arrival)] {
             if time.is_some_and(|time| !time.is_finite()) {
-                return Err(RequestError::new(
-                    name,
-                    "it is not a finite number of seconds",
-                ));
+                return Err(RequestError::new(name, "it is not a finite number of seconds"));
             }
         }
         refuse_later(request, limits.max_num_seqs)
@@ -410,31 +359,16 @@ impl Scheduler {
 
 fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
     if request.n == 0 || request.n > max_num_seqs {
-        return Err(RequestError::new(
-            "n",
-            format!(
-                "{} is not in 1 ..= max_num_seqs = {max_num_seqs}",
-                request.n
-            ),
-        ));
+        return Err(RequestError::new("n", format!("{} is not in 1 ..= max_num_seqs = {max_num_seqs}", request.n)));
     }
     if request.n != 1 {
-        return Err(RequestError::new(
-            "n",
-            format!("{} sequences: more than one comes later", request.n),
-        ));
+        return Err(RequestError::new("n", format!("{} sequences: more than one comes later", request.n)));
     }
     if request.key.is_some() {
-        return Err(RequestError::new(
-            "key",
-            "class keys of the caller's come later",
-        ));
+        return Err(RequestError::new("key", "class keys of the caller's come later"));
     }
     if !request.ready {
-        return Err(RequestError::new(
-            "ready",
-            "requests that wait for set_ready come later",
-        ));
+        return Err(RequestError::new("ready", "requests that wait for set_ready come later"));
     }
     Ok(())
 }

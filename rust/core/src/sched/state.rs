@@ -127,9 +127,7 @@ impl State {
     /// Forgets the sequences whose end was reported by an outcome.
     pub(crate) fn forget_reported(&mut self) {
         for seq in self.ends.reported.drain(..) {
-            let Ok(sequence) = self.sequences.remove(seq) else {
-                unreachable!("an ended sequence is forgotten once")
-            };
+            let Ok(sequence) = self.sequences.remove(seq) else { unreachable!("an ended sequence is forgotten once") };
             // One sequence a request: the request goes with it.
             if self.requests.remove(sequence.request).is_err() {
                 unreachable!("a request outlives its sequences");

@@ -3,10 +3,7 @@
 /// What a scheduler counted, and what its state is, at one moment. The first fields are those of
 /// [`CacheStats`](crate::CacheStats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "the fields shared with CacheStats are documented there"
-)]
+#[allow(missing_docs, reason = "the fields shared with CacheStats are documented there")]
 pub struct SchedulerStats {
     pub num_blocks: u64,
     pub usable: u64,

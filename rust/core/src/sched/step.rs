@@ -37,10 +37,11 @@ pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
     if is_first {
         date_requests(state, now);
     }
-    state.forget_reported();
     release_ended(state);
+    state.forget_reported();
     let mut pass = Pass::new(state);
     pass.place_decodes();
+    pass.decision.num_decodes = pass.decision.placed.len();
     pass.place_prompts();
     pass.admit();
     Ok(pass.close())
@@ -48,18 +49,12 @@ pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
 
 fn check_now(last: Option<f64>, now: f64) -> Result<(), RequestError> {
     if !now.is_finite() {
-        return Err(RequestError::new(
-            "now",
-            format!("{now} is not a finite number of seconds"),
-        ));
+        return Err(RequestError::new("now", format!("{now} is not a finite number of seconds")));
     }
     match last {
-        Some(last) if now < last => Err(RequestError::beyond(
-            "now",
-            format!("{now} is before {last}: time goes back"),
-            last,
-            last - now,
-        )),
+        Some(last) if now < last => {
+            Err(RequestError::beyond("now", format!("{now} is before {last}: time goes back"), last, last - now))
+        }
         _ => Ok(()),
     }
 }
@@ -83,21 +78,11 @@ fn release_ended(state: &mut State) {
         return;
     }
     let rows = &state.rows;
-    let order = state
-        .rows
-        .order
-        .iter()
-        .copied()
-        .filter(|&row| !rows.at(row).ended)
-        .collect();
+    let order = state.rows.order.iter().copied().filter(|&row| !rows.at(row).ended).collect();
     state.rows.order = order;
     for seq in std::mem::take(&mut state.ends.to_release) {
         let sequence = state.sequences.live_mut(seq);
-        if let Status::Ended {
-            row: row @ Some(_),
-            reason,
-        } = sequence.status
-        {
+        if let Status::Ended { row: row @ Some(_), reason } = sequence.status {
             sequence.status = Status::Ended { reason, row: None };
             if let Some(row) = row {
                 state.evacuate(seq, row);
@@ -112,23 +97,10 @@ impl<'a> Pass<'a> {
         let mut decision = state.spare.pop().unwrap_or_default();
         decision.clear();
         let budget = state.limits.token_budget;
-        let in_progress = state
-            .rows
-            .in_order()
-            .filter(|runner| !runner.is_decode())
-            .count();
+        let in_progress = state.rows.in_order().filter(|runner| !runner.is_decode()).count();
         let others_wait = in_progress + state.queue.len() >= 2;
-        let prompt_cap = if others_wait {
-            state.limits.prompt_cap
-        } else {
-            usize::MAX
-        };
-        Self {
-            state,
-            decision,
-            budget,
-            prompt_cap,
-        }
+        let prompt_cap = if others_wait { state.limits.prompt_cap } else { usize::MAX };
+        Self { state, decision, budget, prompt_cap }
     }
 
     /// Phase 2: every row that continues its output, in policy order.
@@ -169,13 +141,8 @@ impl<'a> Pass<'a> {
             // The budget and the free blocks are those after any preemption.
             let runner = self.state.rows.at(row);
             let room = own_room + self.state.cache.available() * block_size;
-            let chunk = runner
-                .lacking()
-                .min(self.budget)
-                .min(self.prompt_cap)
-                .min(room);
-            let blocks =
-                blocks_for(runner.computed as usize + chunk, block_size) - runner.blocks as usize;
+            let chunk = runner.lacking().min(self.budget).min(self.prompt_cap).min(room);
+            let blocks = blocks_for(runner.computed as usize + chunk, block_size) - runner.blocks as usize;
             self.grow(row, blocks);
             self.place(row, chunk);
         }
@@ -185,18 +152,11 @@ impl<'a> Pass<'a> {
     fn admit(&mut self) {
         let block_size = self.state.cache.block_size();
         let is_complete = |runner: &Runner, decision: &Decision| {
-            let placed = runner
-                .placed
-                .map_or(0, |at| decision.placed[at as usize].num_tokens);
+            let placed = runner.placed.map_or(0, |at| decision.placed[at as usize].num_tokens);
             runner.computed + placed == runner.known
         };
         let (mut kept, mut incomplete) = (0, 0);
-        for runner in self
-            .state
-            .rows
-            .in_order()
-            .filter(|runner| !runner.is_decode())
-        {
+        for runner in self.state.rows.in_order().filter(|runner| !runner.is_decode()) {
             kept += blocks_for(runner.known as usize, block_size) - runner.blocks as usize;
             incomplete += usize::from(!is_complete(runner, &self.decision));
         }
@@ -232,34 +192,20 @@ impl<'a> Pass<'a> {
 
     /// Completes the decision; false, with the plan's news kept for later, when it is empty.
     fn close(self) -> bool {
-        let Self {
-            state,
-            mut decision,
-            ..
-        } = self;
+        let Self { state, mut decision, .. } = self;
+        let decodes = &decision.placed[..decision.num_decodes];
+        decision.num_decodes = decodes.iter().filter(|placed| placed.num_tokens > 0).count();
         decision.placed.retain(|placed| placed.num_tokens > 0);
         for placed in &decision.placed {
             state.rows.at_mut(placed.row).placed = None;
         }
-        let nothing = decision.placed.is_empty()
-            && decision.preempted.is_empty()
-            && state.ends.to_report.is_empty();
+        let nothing = decision.placed.is_empty() && decision.preempted.is_empty() && state.ends.to_report.is_empty();
         if nothing {
             state.spare.push(decision);
             return false;
         }
-        decision.num_tokens = decision
-            .placed
-            .iter()
-            .map(|placed| placed.num_tokens as usize)
-            .sum();
-        decision.num_samples = decision
-            .placed
-            .iter()
-            .filter(|placed| placed.samples)
-            .count();
-        let is_decode = |placed: &&Placed| state.rows.at(placed.row).is_decode();
-        decision.num_decodes = decision.placed.iter().take_while(is_decode).count();
+        decision.num_tokens = decision.placed.iter().map(|placed| placed.num_tokens as usize).sum();
+        decision.num_samples = decision.placed.iter().filter(|placed| placed.samples).count();
         decision.number = state.counters.plans;
         state.counters.plans += 1;
         std::mem::swap(&mut decision.ended, &mut state.news.ended);
@@ -276,13 +222,7 @@ impl<'a> Pass<'a> {
         runner.placed = Some(small(self.decision.placed.len()));
         self.budget -= num_tokens;
         let (seq, start) = (runner.seq, runner.computed);
-        self.decision.placed.push(Placed {
-            seq,
-            row,
-            start,
-            num_tokens: small(num_tokens),
-            samples,
-        });
+        self.decision.placed.push(Placed { seq, row, start, num_tokens: small(num_tokens), samples });
     }
 
     /// Adds new blocks, which are available, to a row's table.
@@ -294,10 +234,7 @@ impl<'a> Pass<'a> {
         let table = &mut self.state.sequences.live_mut(runner.seq).table;
         self.state.cache.grow(table, blocks);
         let block_size = self.state.cache.block_size();
-        let (index, offset) = (
-            runner.computed as usize / block_size,
-            runner.computed as usize % block_size,
-        );
+        let (index, offset) = (runner.computed as usize / block_size, runner.computed as usize % block_size);
         runner.next_slot = tokens::slot(table.blocks()[index], block_size, offset);
         runner.blocks = small(table.len());
     }
@@ -306,9 +243,7 @@ impl<'a> Pass<'a> {
     /// row itself had to go.
     fn find_block(&mut self, at: usize) -> bool {
         while self.state.cache.available() == 0 {
-            let Some(victim) = self.state.rows.order.pop() else {
-                unreachable!("the requester is in the order")
-            };
+            let Some(victim) = self.state.rows.order.pop() else { unreachable!("the requester is in the order") };
             let is_requester = self.state.rows.order.len() == at;
             if is_requester && at == 0 {
                 self.expire(victim);
@@ -337,9 +272,7 @@ impl<'a> Pass<'a> {
         let sequence = self.state.sequences.live_mut(seq);
         sequence.high_water = runner.high_water as usize;
         sequence.status = Status::Waiting;
-        if blocks_for(sequence.tokens.len(), self.state.cache.block_size())
-            > self.state.cache.num_blocks()
-        {
+        if blocks_for(sequence.tokens.len(), self.state.cache.block_size()) > self.state.cache.num_blocks() {
             self.end_now(seq);
         } else {
             self.state.queue.push(sequence.rank, seq);
@@ -369,12 +302,7 @@ impl<'a> Pass<'a> {
 
     /// Looks up the queue's head, unless that was done and the findable blocks are the same.
     fn look_up(&mut self, seq: SequenceId) {
-        let State {
-            cache,
-            sequences,
-            look_up,
-            ..
-        } = &mut *self.state;
+        let State { cache, sequences, look_up, .. } = &mut *self.state;
         let version = cache.prefix().version();
         if look_up.of == Some((seq, version)) {
             return;
@@ -382,13 +310,7 @@ impl<'a> Pass<'a> {
         look_up.of = Some((seq, version));
         look_up.hits.blocks.clear();
         look_up.hits.collisions = 0;
-        let Sequence {
-            tokens,
-            chain,
-            identity,
-            use_cache,
-            ..
-        } = sequences.live_mut(seq);
+        let Sequence { tokens, chain, identity, use_cache, .. } = sequences.live_mut(seq);
         if *use_cache && cache.is_caching() {
             let limit = (tokens.len() - 1) / cache.block_size();
             cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);
@@ -397,23 +319,14 @@ impl<'a> Pass<'a> {
 
     /// Moves the queue's head, whose hit was looked up, into the batch; claims the hit.
     fn seat(&mut self, seq: SequenceId) -> u32 {
-        let State {
-            cache,
-            sequences,
-            queue,
-            rows,
-            look_up,
-            counters,
-            limits,
-            ..
-        } = &mut *self.state;
+        let State { cache, sequences, queue, rows, look_up, counters, limits, .. } = &mut *self.state;
         queue.remove(seq);
         look_up.of = None;
         let rank = sequences.live(seq).rank;
         let place = match rows.order.last() {
-            Some(&last) if rank < sequences.live(rows.at(last).seq).rank => rows
-                .order
-                .partition_point(|&row| sequences.live(rows.at(row).seq).rank < rank),
+            Some(&last) if rank < sequences.live(rows.at(last).seq).rank => {
+                rows.order.partition_point(|&row| sequences.live(rows.at(row).seq).rank < rank)
+            }
             _ => rows.order.len(),
         };
         let sequence = sequences.live_mut(seq);
@@ -429,11 +342,7 @@ impl<'a> Pass<'a> {
             *queries += sequence.tokens.len() as u64;
             *hits += computed as u64;
         }
-        let list = if sequence.was_admitted {
-            &mut self.decision.resumed
-        } else {
-            &mut self.decision.admitted
-        };
+        let list = if sequence.was_admitted { &mut self.decision.resumed } else { &mut self.decision.admitted };
         list.push(seq);
         sequence.was_admitted = true;
         make_room(sequence, cache.block_size(), limits.max_model_len);
@@ -447,17 +356,10 @@ impl<'a> Pass<'a> {
 const OUTPUT_ROOM: usize = 1_024;
 
 fn make_room(sequence: &mut Sequence, block_size: usize, max_model_len: usize) {
-    let tokens = sequence
-        .max_len
-        .min(sequence.tokens.len() + OUTPUT_ROOM)
-        .min(max_model_len);
+    let tokens = sequence.max_len.min(sequence.tokens.len() + OUTPUT_ROOM).min(max_model_len);
     let blocks = blocks_for(tokens, block_size);
-    sequence
-        .tokens
-        .reserve_exact(tokens.saturating_sub(sequence.tokens.len()));
-    sequence
-        .chain
-        .reserve_exact(blocks.saturating_sub(sequence.chain.len()));
+    sequence.tokens.reserve_exact(tokens.saturating_sub(sequence.tokens.len()));
+    sequence.chain.reserve_exact(blocks.saturating_sub(sequence.chain.len()));
     sequence.table.make_room(blocks);
 }
 
