@@ -1,6 +1,15 @@
 """Octavo: the KV-block allocator and step scheduler of an LLM serving engine, as a library."""
 
-from octavo._core import CacheStats, KVCache, Ops, __version__
+from octavo._core import (
+    CacheStats,
+    KVCache,
+    Ops,
+    Outcome,
+    Scheduler,
+    SchedulerStats,
+    StepPlan,
+    __version__,
+)
 from octavo.config import KVGroup, SchedulerConfig
 from octavo.errors import (
     ConfigError,
@@ -24,11 +33,15 @@ __all__ = [
     "OctavoError",
     "Ops",
     "OutOfBlocks",
+    "Outcome",
     "Reason",
     "RequestError",
+    "Scheduler",
     "SchedulerConfig",
+    "SchedulerStats",
     "StaleHandleError",
     "StateError",
+    "StepPlan",
     "TraceError",
     "UnknownHandleError",
     "__version__",

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from octavo.cli import simulate
 from octavo.cli.frame import LATER_VERBS, Parser, UsageError
 from octavo.errors import OctavoError
 
@@ -54,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    from octavo.cli import simulate
-
     parser = Parser(prog="octavo", description="Plan and simulate the serving of language models.")
     verbs = parser.add_subparsers(dest="verb", metavar="verb", parser_class=Parser)
     simulate.add_to(verbs)
@@ -65,7 +64,8 @@ def _dispatch(words: list[str]) -> int:
     options = parser.parse(words)
     if options.verb is None:
         raise UsageError("say what to do: octavo simulate (octavo --help lists the verbs)")
-    return options.run(options)
+    code: int = options.run(options)
+    return code
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,18 +9,23 @@ from __future__ import annotations
 import math
 
 from octavo._core import Workload
+from octavo.errors import ConfigError
 
 __all__ = ["Workload", "festival", "plain"]
+
+_MAX_SEED = (1 << 64) - 1
+_MAX_REQUESTS = (1 << 29) - 1
+_MAX_TOKENS = 1 << 30
 
 
 def festival(seed: int = 0) -> Workload:
     """The sale of a festival's tickets, answered by a bot.
 
     An ordinary hour of 0.6 requests/s, then 6.0 requests/s in the ten minutes after the sale opens,
-    Poisson both. Prompts of about 1,000 tokens begin with 150 that all share; answers are log-normal
-    with mean 300, held to 1 … 2,000.
+    Poisson both. Prompts of about 1,000 tokens begin with 150 that all share; answers are
+    log-normal with mean 300, held to 1 … 2,000.
     """
-    return Workload.festival(seed)
+    return Workload.festival(_count("seed", seed, 0, _MAX_SEED))
 
 
 def plain(
@@ -38,4 +43,16 @@ def plain(
     Raises:
         ConfigError: A rate or a length is not above 0.
     """
-    return Workload.plain(num_requests, request_rate, input_len, output_len, seed)
+    return Workload.plain(
+        _count("num_requests", num_requests, 1, _MAX_REQUESTS),
+        request_rate,
+        _count("input_len", input_len, 1, _MAX_TOKENS),
+        _count("output_len", output_len, 1, _MAX_TOKENS),
+        _count("seed", seed, 0, _MAX_SEED),
+    )
+
+
+def _count(field: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise ConfigError(field, value, f"a whole number, {least} … {most}")
+    return value

@@ -158,15 +158,14 @@ fn from_array(array: &Bound<'_, PyUntypedArray>, argument: &str) -> Outcome<Vec<
 
 fn from_range(range: &Bound<'_, PyRange>, argument: &str) -> Outcome<Vec<i64>> {
     let wide = |_| Failure::request(argument, "is a range beyond 64 bits");
-    let (start, stop, step) = (range.start().map_err(wide)?, range.stop().map_err(wide)?, range.step().map_err(wide)?);
     let length = range.len().map_err(wide)?;
     if length > i32::MAX as usize {
-        return Err(Failure::request(argument, format!("has {length} elements, 2147483647 at most")));
+        return Err(Failure::request(argument, format!("has {length} items, 2147483647 at most")));
     }
-    let (start, stop, step) = (start as i64, stop as i64, step as i64);
-    let next =
-        |&value: &i64| value.checked_add(step).filter(|&value| if step > 0 { value < stop } else { value > stop });
-    Ok(std::iter::successors((length > 0).then_some(start), next).collect())
+    let (first, step) = (range.start().map_err(wide)? as i64, range.step().map_err(wide)? as i64);
+    // Every item lies between the range's ends, which fit.
+    let next = |&value: &i64| value.checked_add(step);
+    Ok(std::iter::successors(Some(first), next).take(length).collect())
 }
 
 fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
@@ -187,11 +186,11 @@ fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
 ///
 /// # Safety
 ///
-/// `values` stays allocated at its address while `owner` lives, and holds `shape`'s product of elements.
+/// `values` is aligned for `T`, stays allocated at its address while `owner` lives, and holds as many as `shape` says.
 #[allow(unsafe_code, reason = "a view over foreign memory can only be made by hand")]
 pub(crate) unsafe fn view<'py, T: Element>(
     owner: &Bound<'py, PyAny>,
-    values: *const T,
+    values: *const u8,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();

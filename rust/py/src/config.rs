@@ -150,7 +150,9 @@ impl<'py> Options<'py> {
 
     /// An integer; one that 64 bits cannot hold becomes the nearest that they do, which the core refuses as well.
     fn integer(&self, field: &'static str, default: i64) -> Outcome<i64> {
-        let Some(value) = self.get(field)? else { return Ok(default) };
+        let Some(value) = self.get(field)? else {
+            return Ok(default);
+        };
         let wrong = || Failure::Config { field, value: value.clone().unbind(), range: "an integer".to_owned() };
         if value.is_instance_of::<PyBool>() {
             return Err(wrong());
@@ -165,20 +167,26 @@ impl<'py> Options<'py> {
     }
 
     fn seed(&self, field: &'static str, default: u64) -> Outcome<u64> {
-        let Some(value) = self.get(field)? else { return Ok(default) };
+        let Some(value) = self.get(field)? else {
+            return Ok(default);
+        };
         let seed = if value.is_instance_of::<PyBool>() { None } else { value.extract::<u64>().ok() };
         seed.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "0 ..= 2^64 - 1".to_owned() })
     }
 
     fn real(&self, field: &'static str, default: f64) -> Outcome<f64> {
-        let Some(value) = self.get(field)? else { return Ok(default) };
+        let Some(value) = self.get(field)? else {
+            return Ok(default);
+        };
         let real = if value.is_instance_of::<PyBool>() { None } else { value.extract::<f64>().ok() };
         real.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "a number".to_owned() })
     }
 
     fn flag(&self, field: &'static str, default: bool) -> Outcome<bool> {
-        let Some(value) = self.get(field)? else { return Ok(default) };
-        let flag = value.cast::<PyBool>().ok().map(|flag| flag.is_true());
+        let Some(value) = self.get(field)? else {
+            return Ok(default);
+        };
+        let flag = value.cast::<PyBool>().ok().map(PyBoolMethods::is_true);
         flag.ok_or_else(|| Failure::Config { field, value: value.unbind(), range: "True or False".to_owned() })
     }
 
@@ -188,14 +196,18 @@ impl<'py> Options<'py> {
         default: T,
         from_name: impl Fn(&str) -> Result<T, ConfigError>,
     ) -> Outcome<T> {
-        let Some(value) = self.get(field)? else { return Ok(default) };
+        let Some(value) = self.get(field)? else {
+            return Ok(default);
+        };
         let text = value.cast::<PyString>().ok().map(|text| text.to_string_lossy().into_owned());
         // What is no text is refused like a name that does not exist: with the names that do.
         from_name(text.as_deref().unwrap_or_default()).map_err(|error| self.refusal(Error::Config(error)))
     }
 
     fn groups(&self) -> Outcome<Option<Vec<KvGroup>>> {
-        let Some(value) = self.get("groups")? else { return Ok(None) };
+        let Some(value) = self.get("groups")? else {
+            return Ok(None);
+        };
         let read = || -> PyResult<Vec<KvGroup>> {
             let group = |item: PyResult<Bound<'_, PyAny>>| -> PyResult<KvGroup> {
                 Ok(KvGroup { window: item?.getattr("window")?.extract()? })
@@ -211,7 +223,9 @@ impl<'py> Options<'py> {
 
     /// The core has no tenants yet; an empty mapping is what it does.
     fn refuse_tenant_weights(&self) -> Outcome<()> {
-        let Some(value) = self.get("tenant_weights")? else { return Ok(()) };
+        let Some(value) = self.get("tenant_weights")? else {
+            return Ok(());
+        };
         let is_empty = value.hasattr("keys")? && value.len().is_ok_and(|length| length == 0);
         if is_empty {
             return Ok(());
@@ -225,7 +239,7 @@ impl<'py> Options<'py> {
 const MAX_GROUPS: usize = 64;
 
 fn copy<'py>(py: Python<'py>, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
-    options.map_or_else(|| Ok(PyDict::new(py)), |options| options.copy())
+    options.map_or_else(|| Ok(PyDict::new(py)), PyDictMethods::copy)
 }
 
 fn refuse_unknown(options: &Bound<'_, PyDict>, class: &str, known: impl Fn(&str) -> bool) -> Outcome<()> {

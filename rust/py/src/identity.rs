@@ -13,7 +13,9 @@ pub(crate) fn identity(salt: &Given<'_>, extra_keys: &Given<'_>) -> Outcome<Iden
         Given(Some(salt)) => salt.cast::<PyBytes>().map_err(|_| Failure::request("salt", "is no bytes"))?.as_bytes(),
         Given(None) => &[],
     };
-    let Given(Some(extra_keys)) = extra_keys else { return Ok(Identity::new(salt, Vec::new())) };
+    let Given(Some(extra_keys)) = extra_keys else {
+        return Ok(Identity::new(salt, Vec::new()));
+    };
     let is_list = extra_keys.is_instance_of::<PyTuple>() || extra_keys.is_instance_of::<PyList>();
     if !is_list {
         return Err(Failure::request("extra_keys", "is no tuple or list"));

@@ -164,7 +164,7 @@ impl PyKvCache {
         Ok(PyArray1::from_vec(py, flat).reshape([seqs.len(), width])?)
     }
 
-    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and last_page_len, int32.
+    /// The tables of `seqs` for `lens` tokens each, compressed: indptr, indices and `last_page_len`, int32.
     fn csr<'py>(&self, seqs: &Bound<'py, PyAny>, lens: &Bound<'py, PyAny>) -> Outcome<Csr<'py>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
@@ -243,7 +243,7 @@ impl Ops {
     fn copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let copies = slf.get().ops.copies.as_flattened();
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), copies.as_ptr(), &[copies.len() / 3, 3]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), copies.as_ptr().cast(), &[copies.len() / 3, 3]) }
     }
 
     /// int32[n]: blocks to be filled with zeros.
@@ -251,7 +251,7 @@ impl Ops {
     fn zero<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let zero = &slf.get().ops.zero;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), zero.as_ptr(), &[zero.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), zero.as_ptr().cast(), &[zero.len()]) }
     }
 
     fn __repr__(&self) -> String {

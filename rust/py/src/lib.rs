@@ -1,5 +1,7 @@
 //! The Python extension `octavo._core`: it translates calls, arrays and errors, and decides nothing.
 
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands the arguments of a method over by value")]
+
 mod arrays;
 mod config;
 mod errors;

@@ -40,7 +40,7 @@ impl PyOutcome {
     fn indptr<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let indptr = &slf.get().outcome.indptr;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), indptr.as_ptr(), &[indptr.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), indptr.as_ptr().cast(), &[indptr.len()]) }
     }
 
     /// int32: the accepted tokens, one sequence after the other.
@@ -48,7 +48,7 @@ impl PyOutcome {
     fn tokens<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let tokens = &slf.get().outcome.tokens;
         // SAFETY: the vector belongs to `slf`, which is frozen and which the view keeps alive.
-        unsafe { arrays::view(slf.as_any(), tokens.as_ptr(), &[tokens.len()]) }
+        unsafe { arrays::view::<i32>(slf.as_any(), tokens.as_ptr().cast(), &[tokens.len()]) }
     }
 
     /// int64[F]: who ended, in the order in which they did.

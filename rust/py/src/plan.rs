@@ -54,16 +54,18 @@ impl PyStepPlan {
 fn section<'py>(slf: &Bound<'py, PyStepPlan>, name: &str) -> Outcome<Bound<'py, PyAny>> {
     let this = slf.get();
     this.check_uncommitted()?;
-    let found = this.plan.layout().iter().find(|section| section.name == name);
-    let Some(section) = found else { return Err(Failure::State("the plan has no such array")) };
-    let shape = &section.shape[..section.ndim];
+    let Some(section) = this.plan.section(name) else {
+        return Err(Failure::State("the plan has no such array"));
+    };
+    let shape = [section.len, section.width.unwrap_or(1)];
+    let shape = if section.width.is_some() { &shape[..] } else { &shape[..1] };
     let data = this.plan.bytes().get(section.offset..).map_or(std::ptr::null(), <[u8]>::as_ptr);
     // SAFETY: the section lies in the buffer, aligned for its type, as the core lays it out. The buffer belongs to the
     // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`).
     let view = unsafe {
         match section.dtype {
-            Dtype::I32 => arrays::view(slf.as_any(), data.cast::<i32>(), shape),
-            Dtype::I64 => arrays::view(slf.as_any(), data.cast::<i64>(), shape),
+            Dtype::I32 => arrays::view::<i32>(slf.as_any(), data, shape),
+            Dtype::I64 => arrays::view::<i64>(slf.as_any(), data, shape),
         }
     };
     Ok(view?)
@@ -100,7 +102,7 @@ macro_rules! plan_methods {
                 slf.get().check_uncommitted()?;
                 let bytes = slf.get().plan.bytes();
                 // SAFETY: as in `section`.
-                Ok(unsafe { arrays::view(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
+                Ok(unsafe { arrays::view::<u8>(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
             }
 
             /// Where each array lies in `buffer`: dtype, offset in bytes and shape, by name.
@@ -108,12 +110,13 @@ macro_rules! plan_methods {
             fn layout<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyDict>> {
                 self.check_uncommitted()?;
                 let layout = PyDict::new(py);
-                for Section { name, dtype, offset, shape, ndim } in self.plan.layout() {
+                for Section { name, dtype, offset, len, width } in self.plan.layout() {
                     let dtype = match dtype {
                         Dtype::I32 => "int32",
                         Dtype::I64 => "int64",
                     };
-                    layout.set_item(name, (dtype, offset, PyTuple::new(py, &shape[..*ndim])?))?;
+                    let shape = PyTuple::new(py, std::iter::once(*len).chain(*width).collect::<Vec<_>>())?;
+                    layout.set_item(name, (dtype, offset, shape))?;
                 }
                 Ok(layout)
             }

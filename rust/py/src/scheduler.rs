@@ -155,8 +155,12 @@ impl PyScheduler {
     fn step(&self, py: Python<'_>, now: f64) -> Outcome<Option<PyStepPlan>> {
         let mut state = self.lock(py)?;
         let State { scheduler, ring } = &mut *state;
-        let Some(buffer) = free_buffer(ring) else { return Err(Failure::State("the ring of plans is empty")) };
-        let Some(plan) = Arc::get_mut(buffer) else { return Err(Failure::State("the plan's buffer is in use")) };
+        let Some(buffer) = free_buffer(ring) else {
+            return Err(Failure::State("the ring of plans is empty"));
+        };
+        let Some(plan) = Arc::get_mut(buffer) else {
+            return Err(Failure::State("the plan's buffer is in use"));
+        };
         let planned = scheduler.step(now, plan)?;
         Ok(planned.then(|| PyStepPlan::new(Arc::clone(buffer), Arc::clone(&self.identity))))
     }
@@ -185,19 +189,22 @@ impl PyScheduler {
         Ok(self.lock(py)?.scheduler.has_work())
     }
 
-    /// For each KV group int32[max_num_seqs, width], read-only: the tables by row after the newest step, unused entries
-    /// 0. The views are live: the next step changes them.
+    /// For each KV group int32 of rows × width, read-only: the tables by row after the newest step, unused entries 0.
+    /// The views are live: the next step changes them.
     #[getter]
     #[allow(unsafe_code, reason = "live views over the core's tables")]
     fn block_tables<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyTuple>> {
         let state = slf.get().lock(slf.py())?;
-        let tables = state.scheduler.block_tables(0);
+        // One KV group so far.
+        let Some(tables) = state.scheduler.block_tables(0) else {
+            return Ok(PyTuple::empty(slf.py()));
+        };
         let width = state.scheduler.table_width();
-        let (first, shape) = (tables.as_ptr(), [tables.len() / width, width]);
+        let (first, shape) = (tables.as_ptr().cast(), [tables.len() / width, width]);
         drop(state);
         // SAFETY: the core allocates the tables once, when it is built, and never moves them; the scheduler that owns
         // them is kept alive by the view. They are written in `step` only, as the contract says of this array.
-        let view = unsafe { arrays::view(slf.as_any(), first, &shape) }?;
+        let view = unsafe { arrays::view::<i32>(slf.as_any(), first, &shape) }?;
         Ok(PyTuple::new(slf.py(), [view])?)
     }
 

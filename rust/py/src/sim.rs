@@ -1,22 +1,23 @@
 //! The simulator: workloads in, texts out. It runs without the GIL.
 
 use octavo_sim::{Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value};
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
+use crate::errors::{Failure, Outcome};
+
 /// The requests of a run: a trace's, or made from a seed.
 #[pyclass(frozen, module = "octavo._core")]
-pub struct Workload(octavo_sim::Workload);
+pub(crate) struct Workload(octavo_sim::Workload);
 
 #[pymethods]
 impl Workload {
     /// A workload from columns, each the bytes of an array in the machine's order.
     #[staticmethod]
-    #[pyo3(signature = (arrival_s, prompt_tokens, output_tokens, *, prefix_ids=b"", prefix_tokens=b"", hash_ends=b"", block_tokens=0))]
+    #[pyo3(signature = (arrival_s, prompt_tokens, output_tokens, *, prefix_ids, prefix_tokens, hash_ends, block_tokens))]
     #[allow(clippy::too_many_arguments, reason = "a table has as many columns as it has")]
     fn from_columns(
-        py: Python<'_>,
         arrival_s: &[u8],
         prompt_tokens: &[u8],
         output_tokens: &[u8],
@@ -24,7 +25,7 @@ impl Workload {
         prefix_tokens: &[u8],
         hash_ends: &[u8],
         block_tokens: u32,
-    ) -> PyResult<Self> {
+    ) -> Outcome<Self> {
         let ids = words(prefix_ids, i64::from_ne_bytes)?;
         let prefixes = if !hash_ends.is_empty() {
             let ends = words(hash_ends, u64::from_ne_bytes)?;
@@ -41,7 +42,7 @@ impl Workload {
             output_tokens: words(output_tokens, u32::from_ne_bytes)?,
             prefixes,
         };
-        octavo_sim::Workload::new(columns).map(Self).map_err(|error| raise(py, error.into()))
+        octavo_sim::Workload::new(columns).map(Self).map_err(|error| workload_failure(&error))
     }
 
     /// The festival sale.
@@ -52,16 +53,9 @@ impl Workload {
 
     /// Requests of one length at one rate.
     #[staticmethod]
-    fn plain(
-        py: Python<'_>,
-        num_requests: u32,
-        request_rate: f64,
-        input_len: u32,
-        output_len: u32,
-        seed: u64,
-    ) -> PyResult<Self> {
+    fn plain(num_requests: u32, request_rate: f64, input_len: u32, output_len: u32, seed: u64) -> Outcome<Self> {
         let plain = Plain { num_requests, request_rate, input_len, output_len };
-        plain.workload(seed).map(Self).map_err(|error| raise(py, error.into()))
+        plain.workload(seed).map(Self).map_err(|error| failure(error.into()))
     }
 
     /// The first `limit` requests.
@@ -72,9 +66,9 @@ impl Workload {
     }
 
     /// The same requests with every arrival multiplied by `scale`.
-    fn scale_time(&self, py: Python<'_>, scale: f64) -> PyResult<Self> {
+    fn scale_time(&self, scale: f64) -> Outcome<Self> {
         let mut workload = self.0.clone();
-        workload.scale_time(scale).map_err(|error| raise(py, error.into()))?;
+        workload.scale_time(scale).map_err(|error| workload_failure(&error))?;
         Ok(Self(workload))
     }
 
@@ -96,7 +90,7 @@ impl Workload {
 
 /// A finished run.
 #[pyclass(frozen, module = "octavo._core")]
-pub struct SimulationRun {
+pub(crate) struct SimulationRun {
     json: String,
     csv: String,
     record: Record,
@@ -131,19 +125,20 @@ impl SimulationRun {
 /// Runs a workload with the given settings.
 #[pyfunction]
 #[pyo3(signature = (workload, settings, observer=None))]
-pub fn simulate(
+pub(crate) fn simulate(
     py: Python<'_>,
     workload: &Workload,
     settings: &Bound<'_, PyDict>,
     observer: Option<Py<PyAny>>,
-) -> PyResult<SimulationRun> {
+) -> Outcome<SimulationRun> {
     let mut config = SimConfig::default();
     for (name, value) in settings.iter() {
         let name: String = name.extract()?;
         let read = read_value(&value)?;
         config.set(&name, &read).map_err(|error| {
-            let value = if error.field == name { value.clone() } else { PyString::new(py, &name).into_any() };
-            config_error(py, &error.field, &value, &error.range)
+            let is_unknown = error.field != name;
+            let value = if is_unknown { PyString::new(py, &name).into_any() } else { value };
+            Failure::Config { field: error.field, value: value.unbind(), range: error.range }
         })?;
     }
     let mut raised = None;
@@ -159,14 +154,14 @@ pub fn simulate(
         let csv = octavo_sim::report::requests_csv(workload, &record);
         Ok(SimulationRun { json, csv, record })
     });
-    finished.map_err(|error| raised.unwrap_or_else(|| raise(py, error)))
+    finished.map_err(|error| raised.map_or_else(|| failure(error), Failure::Python))
 }
 
 /// Every setting and its default.
 #[pyfunction]
-pub fn simulation_defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn simulation_defaults(py: Python<'_>) -> Outcome<Bound<'_, PyDict>> {
     let defaults = PyDict::new(py);
-    let entries = SimConfig::default().entries().map_err(|error| raise(py, error.into()))?;
+    let entries = SimConfig::default().entries().map_err(|error| failure(error.into()))?;
     for (name, value) in entries {
         match value {
             Value::None => defaults.set_item(name, py.None())?,
@@ -218,24 +213,17 @@ fn words<T, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> PyResult<Ve
     Ok(whole.iter().map(|&word| read(word)).collect())
 }
 
-fn config_error(py: Python<'_>, field: &str, value: &Bound<'_, PyAny>, range: &str) -> PyErr {
-    match py.import("octavo.errors").and_then(|errors| errors.getattr("ConfigError")) {
-        Ok(class) => match class.call1((field, value, range)) {
-            Ok(error) => PyErr::from_value(error),
-            Err(error) => error,
-        },
-        Err(error) => error,
+fn failure(error: octavo_sim::Error) -> Failure {
+    use octavo_sim::Error;
+    match error {
+        Error::Config(error) => Failure::Core(error.into()),
+        Error::Core(error) => Failure::Core(error),
+        Error::Workload(error) => workload_failure(&error),
+        // The observer's own exception is raised instead of the first; the second is a defect.
+        Error::Stopped | Error::Conservation(_) => Failure::Python(PyRuntimeError::new_err(error.to_string())),
     }
 }
 
-fn raise(py: Python<'_>, error: octavo_sim::Error) -> PyErr {
-    use octavo_sim::Error;
-    match error {
-        Error::Config(error) => {
-            config_error(py, &error.field, &PyString::new(py, &error.value).into_any(), &error.range)
-        }
-        Error::Workload(error) => PyValueError::new_err(error.to_string()),
-        Error::Core(error) => PyValueError::new_err(error.to_string()),
-        Error::Stopped | Error::Conservation(_) => pyo3::exceptions::PyRuntimeError::new_err(error.to_string()),
-    }
+fn workload_failure(error: &octavo_sim::WorkloadError) -> Failure {
+    Failure::request(format!("{}[{}]", error.column, error.index), error.reason.clone())
 }

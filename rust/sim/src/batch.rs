@@ -94,12 +94,6 @@ impl Batch {
         (seat.request, seat.emitted == seat.wanted)
     }
 
-    /// The request in a row.
-    #[inline]
-    pub(crate) fn request_in(&self, row: u32) -> u32 {
-        self.seats[index(row)].request
-    }
-
     /// A sequence lost its row and waits again; its request.
     pub(crate) fn stand_up(&mut self, seq: SequenceId, record: &mut Record) -> Option<u32> {
         let live = self.live.get_mut(&seq)?;

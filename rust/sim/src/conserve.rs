@@ -59,9 +59,9 @@ fn tokens(scheduler: &Scheduler, workload: &Workload, record: &Record) -> Result
         return refuse(format!("{in_runs} tokens in the passes, {emitted} in the requests"));
     }
     let stats = scheduler.stats();
-    let scheduled = record.counters.scheduled_tokens;
-    if stats.scheduled_tokens != scheduled {
-        return refuse(format!("{scheduled} tokens in the passes, {} planned", stats.scheduled_tokens));
+    let computed = record.counters.scheduled_tokens;
+    if stats.scheduled_tokens != computed {
+        return refuse(format!("{computed} tokens in the passes, {} planned", stats.scheduled_tokens));
     }
     // A preempted sequence may find more than it had computed: then the sum is a bound only.
     let needed: u64 = record
@@ -72,8 +72,8 @@ fn tokens(scheduler: &Scheduler, workload: &Workload, record: &Record) -> Result
         .map(|(at, request)| u64::from(workload.prompt_tokens()[at]) + u64::from(request.emitted) - 1)
         .sum();
     let found = stats.prefix_hits;
-    if stats.preemptions == 0 && scheduled + found != needed {
-        return refuse(format!("{scheduled} tokens computed, {found} found, {needed} needed"));
+    if stats.preemptions == 0 && computed + found != needed {
+        return refuse(format!("{computed} tokens computed, {found} found, {needed} needed"));
     }
     Ok(())
 }

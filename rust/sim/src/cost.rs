@@ -157,6 +157,7 @@ impl CostModel {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
     use super::{Combine, CostModel, KvRead, PassShape};
 

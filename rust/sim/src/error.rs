@@ -1,24 +1,6 @@
 //! What can go wrong around a simulation: one enum, each variant a different channel for the caller.
 
-/// A setting outside its range.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} = {value} is not accepted: {range}")]
-pub struct ConfigError {
-    /// The setting's name.
-    pub field: String,
-    /// The refused value, as text.
-    pub value: String,
-    /// What would be accepted, or "later" for a name that has a meaning but no implementation yet.
-    pub range: String,
-}
-
-impl ConfigError {
-    /// A refusal of `value` for `field`.
-    #[must_use]
-    pub fn new(field: &str, value: impl ToString, range: impl ToString) -> Self {
-        Self { field: field.to_owned(), value: value.to_string(), range: range.to_string() }
-    }
-}
+use octavo_core::ConfigError;
 
 /// A request of a workload that cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,9 +2,9 @@
 //!
 //! Each kind of draw has its own stream of the seed, so that a change of one leaves the others alone.
 
-use crate::error::ConfigError;
 use crate::rng::Rng;
 use crate::workload::{Columns, NamedPrefixes, Workload};
+use octavo_core::ConfigError;
 
 const ARRIVALS: u64 = 0;
 const PROMPTS: u64 = 1;
@@ -44,10 +44,10 @@ impl Festival {
     /// O(requests).
     #[must_use]
     pub fn workload(&self, seed: u64) -> Workload {
-        let mut arrivals = Rng::new(seed, ARRIVALS);
+        let mut clock = Rng::new(seed, ARRIVALS);
         let mut arrival_s = Vec::new();
-        poisson_until(&mut arrivals, self.ordinary_rate, 0.0, self.opens_s, &mut arrival_s);
-        poisson_until(&mut arrivals, self.sale_rate, self.opens_s, self.closes_s, &mut arrival_s);
+        poisson_until(&mut clock, self.ordinary_rate, 0.0, self.opens_s, &mut arrival_s);
+        poisson_until(&mut clock, self.sale_rate, self.opens_s, self.closes_s, &mut arrival_s);
         let requests = arrival_s.len();
         let mut prompts = Rng::new(seed, PROMPTS);
         let mut outputs = Rng::new(seed, OUTPUTS);
@@ -78,12 +78,15 @@ impl Plain {
     /// The requests.
     ///
     /// # Errors
-    /// [`ConfigError`] for a rate that is not above 0 or a length outside 1 … 2^30.
+    /// [`ConfigError`] for a rate that is not above 0, no requests, or a length outside 1 … 2^30.
     ///
     /// # Complexity
     /// O(requests).
     pub fn workload(&self, seed: u64) -> Result<Workload, ConfigError> {
         let rate = self.request_rate;
+        if !(1..1 << 29).contains(&self.num_requests) {
+            return Err(ConfigError::new("num_requests", self.num_requests, "1 … 2^29 - 1"));
+        }
         if rate.is_nan() || rate <= 0.0 {
             return Err(ConfigError::new("request_rate", rate, "above 0, or inf"));
         }
@@ -110,7 +113,7 @@ impl Plain {
             output_tokens: vec![self.output_len; requests],
             prefixes: NamedPrefixes::None,
         };
-        Workload::new(columns).map_err(|error| ConfigError::new("request_rate", rate, error))
+        Workload::new(columns).map_err(|error| ConfigError::new("request_rate", rate, error.to_string()))
     }
 }
 
@@ -130,9 +133,10 @@ fn whole(length: f64, least: u32, most: u32) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
     use super::{Festival, Plain};
-    use crate::error::ConfigError;
+    use octavo_core::ConfigError;
 
     #[test]
     fn test_festival_has_the_traffic_of_the_sale() {
@@ -187,9 +191,10 @@ mod tests {
     fn test_plain_traffic_refuses_by_name() {
         let plain = Plain { num_requests: 1, request_rate: 1.0, input_len: 1, output_len: 1 };
         let field = |plain: Plain| plain.workload(0).err().map(|e| e.field);
-        assert_eq!(field(Plain { request_rate: 0.0, ..plain }).as_deref(), Some("request_rate"));
-        assert_eq!(field(Plain { request_rate: f64::NAN, ..plain }).as_deref(), Some("request_rate"));
-        assert_eq!(field(Plain { input_len: 0, ..plain }).as_deref(), Some("input_len"));
-        assert_eq!(field(Plain { output_len: 0, ..plain }).as_deref(), Some("output_len"));
+        assert_eq!(field(Plain { request_rate: 0.0, ..plain }), Some("request_rate"));
+        assert_eq!(field(Plain { request_rate: f64::NAN, ..plain }), Some("request_rate"));
+        assert_eq!(field(Plain { num_requests: 0, ..plain }), Some("num_requests"));
+        assert_eq!(field(Plain { input_len: 0, ..plain }), Some("input_len"));
+        assert_eq!(field(Plain { output_len: 0, ..plain }), Some("output_len"));
     }
 }

@@ -42,9 +42,10 @@ pub mod workload;
 
 pub use cost::{Combine, CostModel, KvRead, PassShape};
 pub use distribution::Distribution;
-pub use error::{ConfigError, Error, WorkloadError};
+pub use error::{Error, WorkloadError};
 pub use generate::{Festival, Plain};
 pub use metrics::{KvUsage, Promise, Summary};
+pub use octavo_core::ConfigError;
 pub use options::{SimConfig, Value};
 pub use queue::Feeding;
 pub use record::{Counters, EmissionRun, Record, RequestRecord, Status};

@@ -252,6 +252,7 @@ fn kv_usage(record: &Record, makespan: f64) -> KvUsage {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
     use super::{Promise, Summary};
     use crate::record::{EmissionRun, Record, RequestRecord, Status};

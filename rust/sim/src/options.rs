@@ -4,8 +4,8 @@
 //! [`SimConfig::entries`] lists them all, so that none can be missing from one of the three.
 
 use crate::cost::{Combine, CostModel, KvRead};
-use crate::error::ConfigError;
 use crate::metrics::Promise;
+use octavo_core::ConfigError;
 use serde::Serialize;
 
 /// The value of a setting.
@@ -35,6 +35,34 @@ impl std::fmt::Display for Value {
         }
     }
 }
+
+/// The names of all settings, in the order of the report.
+const NAMES: [&str; 24] = [
+    "batching",
+    "policy",
+    "preemption",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_partial_prefills",
+    "long_prefill_threshold",
+    "watermark",
+    "num_blocks",
+    "block_size",
+    "prefix_caching",
+    "weight_bytes",
+    "kv_bytes_per_token",
+    "bandwidth",
+    "flop_per_token",
+    "peak_flops",
+    "overhead",
+    "combine",
+    "kv_read",
+    "memory",
+    "reserved",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+];
 
 /// What a run is made of, but for its workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,11 +125,15 @@ impl SimConfig {
         if matches!(value, Value::None) {
             return Ok(());
         }
+        let Some(&name) = NAMES.iter().find(|&&known| known == name) else {
+            return Err(ConfigError::new("option", name, format!("one of {}", NAMES.join(", "))));
+        };
         let known = self.set_number(name, value)? || self.set_name(name, value)?;
-        if known { Ok(()) } else { Err(ConfigError::new("option", name, "a known setting")) }
+        debug_assert!(known, "{name} is listed and cannot be set");
+        Ok(())
     }
 
-    fn set_number(&mut self, name: &str, value: &Value) -> Result<bool, ConfigError> {
+    fn set_number(&mut self, name: &'static str, value: &Value) -> Result<bool, ConfigError> {
         let cost = &mut self.cost;
         let promise = &mut self.promise;
         match name {
@@ -134,7 +166,7 @@ impl SimConfig {
         Ok(true)
     }
 
-    fn set_name(&mut self, name: &str, value: &Value) -> Result<bool, ConfigError> {
+    fn set_name(&mut self, name: &'static str, value: &Value) -> Result<bool, ConfigError> {
         match name {
             "combine" => {
                 let choices = [("max", Some(Combine::Max)), ("sum", Some(Combine::Sum))];
@@ -214,7 +246,7 @@ impl SimConfig {
     }
 }
 
-fn real(name: &str, value: &Value, range: &str, is_in: fn(f64) -> bool) -> Result<f64, ConfigError> {
+fn real(name: &'static str, value: &Value, range: &str, is_in: fn(f64) -> bool) -> Result<f64, ConfigError> {
     let number = match value {
         Value::Real(number) => Some(*number),
         Value::Whole(number) => u64::try_from(*number).ok().map(crate::num::float),
@@ -224,11 +256,11 @@ fn real(name: &str, value: &Value, range: &str, is_in: fn(f64) -> bool) -> Resul
     accepted.ok_or_else(|| ConfigError::new(name, value, range))
 }
 
-fn at_least_zero(name: &str, value: &Value) -> Result<f64, ConfigError> {
+fn at_least_zero(name: &'static str, value: &Value) -> Result<f64, ConfigError> {
     real(name, value, "a finite number ≥ 0", |number| number >= 0.0)
 }
 
-fn above_zero(name: &str, value: &Value) -> Result<f64, ConfigError> {
+fn above_zero(name: &'static str, value: &Value) -> Result<f64, ConfigError> {
     real(name, value, "a finite number > 0", |number| number > 0.0)
 }
 
@@ -236,7 +268,7 @@ fn watermark(value: &Value) -> Result<f64, ConfigError> {
     real("watermark", value, "0 ≤ watermark < 1", |share| (0.0..1.0).contains(&share))
 }
 
-fn whole(name: &str, value: &Value, least: u64, most: u64) -> Result<u64, ConfigError> {
+fn whole(name: &'static str, value: &Value, least: u64, most: u64) -> Result<u64, ConfigError> {
     let number = match value {
         Value::Whole(number) => u64::try_from(*number).ok(),
         Value::None | Value::Switch(_) | Value::Real(_) | Value::Name(_) => None,
@@ -246,7 +278,7 @@ fn whole(name: &str, value: &Value, least: u64, most: u64) -> Result<u64, Config
 }
 
 /// The choice of this name; a choice without a value comes later.
-fn choice<T: Copy>(name: &str, value: &Value, choices: &[(&str, Option<T>)]) -> Result<T, ConfigError> {
+fn choice<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, Option<T>)]) -> Result<T, ConfigError> {
     let known = choices.iter().find(|(choice, _)| matches!(value, Value::Name(n) if n == choice));
     match known {
         Some((_, Some(chosen))) => Ok(*chosen),
@@ -263,7 +295,7 @@ fn choice<T: Copy>(name: &str, value: &Value, choices: &[(&str, Option<T>)]) -> 
     }
 }
 
-fn only(name: &str, value: &Value, built: &str, later: &[&str]) -> Result<(), ConfigError> {
+fn only(name: &'static str, value: &Value, built: &str, later: &[&str]) -> Result<(), ConfigError> {
     let mut choices = vec![(built, Some(()))];
     choices.extend(later.iter().map(|&later| (later, None)));
     choice(name, value, &choices)
@@ -273,11 +305,11 @@ fn only(name: &str, value: &Value, built: &str, later: &[&str]) -> Result<(), Co
 mod tests {
     use super::{SimConfig, Value};
 
-    fn refused(name: &str, value: Value) -> Option<(String, String)> {
+    fn refused(name: &str, value: &Value) -> Option<(String, String)> {
         let mut config = SimConfig::default();
-        let error = config.set(name, &value).err()?;
+        let error = config.set(name, value).err()?;
         assert_eq!(config, SimConfig::default(), "a refusal changed something");
-        Some((error.field, error.range))
+        Some((error.field.to_owned(), error.range))
     }
 
     #[test]
@@ -288,6 +320,7 @@ mod tests {
             config.set(name, value)?;
         }
         assert_eq!(config.entries()?, entries);
+        assert_eq!(entries.iter().map(|entry| entry.0).collect::<Vec<_>>(), super::NAMES);
         Ok(())
     }
 
@@ -320,20 +353,20 @@ mod tests {
             "policy",
             "preemption",
         ] {
-            assert_eq!(refused(name, negative.clone()).map(|r| r.0).as_deref(), Some(name));
-            assert!(refused(name, Value::None).is_none(), "None leaves {name} alone");
+            assert_eq!(refused(name, &negative).map(|r| r.0).as_deref(), Some(name));
+            assert!(refused(name, &Value::None).is_none(), "None leaves {name} alone");
         }
-        assert!(refused("block_size", Value::Whole(257)).is_some());
-        assert!(refused("block_size", Value::Whole(0)).is_some());
-        assert!(refused("watermark", Value::Real(1.0)).is_some());
-        assert!(refused("bandwidth", Value::Real(f64::INFINITY)).is_some());
-        assert_eq!(refused("blocks", Value::Whole(1)).map(|r| r.0).as_deref(), Some("option"));
+        assert!(refused("block_size", &Value::Whole(257)).is_some());
+        assert!(refused("block_size", &Value::Whole(0)).is_some());
+        assert!(refused("watermark", &Value::Real(1.0)).is_some());
+        assert!(refused("bandwidth", &Value::Real(f64::INFINITY)).is_some());
+        assert_eq!(refused("blocks", &Value::Whole(1)).map(|r| r.0).as_deref(), Some("option"));
     }
 
     #[test]
     fn test_what_comes_later_says_so_and_unknown_names_list_the_known() {
         let range =
-            |name: &str, value: &str| refused(name, Value::Name(value.to_owned())).map(|r| r.1).unwrap_or_default();
+            |name: &str, value: &str| refused(name, &Value::Name(value.to_owned())).map(|r| r.1).unwrap_or_default();
         for name in ["serial", "static", "continuous", "mixed"] {
             assert!(range("batching", name).ends_with("come later"), "{name}");
         }
@@ -351,7 +384,7 @@ mod tests {
         assert_eq!(config.pool(), Ok(7));
         config.num_blocks = None;
         config.memory = 20e9;
-        assert_eq!(config.pool().map_err(|e| e.field), Err("memory".to_owned()));
+        assert_eq!(config.pool().map_err(|e| e.field), Err("memory"));
         config.memory = 1e30;
         assert!(config.pool().is_err());
     }

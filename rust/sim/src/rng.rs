@@ -1,7 +1,7 @@
 //! Random draws that give the same bytes on every machine.
 //!
 //! The generator is xoshiro256++ (Blackman and Vigna, *Scrambled linear pseudorandom number generators*,
-//! ACM TOMS 47, 2021), its state filled by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), both written
+//! ACM TOMS 47, 2021), its state filled by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014), both written
 //! from the papers and pinned by golden vectors. Logarithms, square roots and cosines come from the
 //! pure-Rust `libm`, never from the platform's library, whose last digits differ between systems.
 //!
@@ -15,7 +15,7 @@ pub struct Rng {
     state: [u64; 4],
 }
 
-/// The next SplitMix64 output; `state` moves on by the odd constant of the paper.
+/// The next `SplitMix64` output; `state` moves on by the odd constant of the paper.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;

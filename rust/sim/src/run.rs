@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
             return self.jump();
         };
         let observer = Observer { config, workload, start_s: self.now };
-        self.ended += observer.changes(decision, batch, record);
+        self.ended += changes(decision, batch, record);
         observer.shape(decision, batch, record, pass)?;
         if self.pass.num_placed > 0 {
             let stats = self.scheduler.stats();
@@ -254,6 +254,24 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Who lost its row in this decision; returns how many ended.
+fn changes(decision: &Decision, batch: &mut Batch, record: &mut Record) -> u64 {
+    for &seq in &decision.preempted {
+        if let Some(request) = batch.stand_up(seq, record) {
+            record.requests[index(request)].preemptions += 1;
+        }
+    }
+    // Finished ones have left before; who is still here and ends in a step outgrew the pool.
+    let mut ended = 0;
+    for &seq in &decision.ended {
+        if let Some(request) = batch.leave(seq, record) {
+            record.requests[index(request)].status = Status::Capacity;
+            ended += 1;
+        }
+    }
+    ended
+}
+
 /// Reads a decision without changing it.
 struct Observer<'a> {
     config: &'a SimConfig,
@@ -262,24 +280,6 @@ struct Observer<'a> {
 }
 
 impl Observer<'_> {
-    /// Who lost its row in this decision; returns how many ended.
-    fn changes(&self, decision: &Decision, batch: &mut Batch, record: &mut Record) -> u64 {
-        for &seq in &decision.preempted {
-            if let Some(request) = batch.stand_up(seq, record) {
-                record.requests[index(request)].preemptions += 1;
-            }
-        }
-        // Finished ones have left before; who is still here and ends in a step outgrew the pool.
-        let mut ended = 0;
-        for &seq in &decision.ended {
-            if let Some(request) = batch.leave(seq, record) {
-                record.requests[index(request)].status = Status::Capacity;
-                ended += 1;
-            }
-        }
-        ended
-    }
-
     /// T, K and the tokens of the pass that a decision makes.
     fn shape(&self, decision: &Decision, batch: &mut Batch, record: &mut Record, pass: &mut Pass) -> Result<(), Error> {
         pass.number = decision.number;

@@ -316,7 +316,7 @@ fn too_many(index: usize, column: &'static str) -> WorkloadError {
 
 /// Numbers the names, having checked that each request's pieces fit into its prompt.
 fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, WorkloadError> {
-    let mut names = Names::default();
+    let mut numbers = Names::default();
     match named {
         NamedPrefixes::None => Ok(Prefixes::None),
         NamedPrefixes::Blocks { block_tokens, indptr, ids } => {
@@ -324,7 +324,7 @@ fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, Workl
             let mut numbered = Vec::with_capacity(ids.len());
             for at in 0..prompts.len() {
                 for &id in &ids[indptr[at]..indptr[at + 1]] {
-                    numbered.push(names.number(id).ok_or_else(|| too_many(at, "hash_ids"))?);
+                    numbered.push(numbers.number(id).ok_or_else(|| too_many(at, "hash_ids"))?);
                 }
             }
             Ok(Prefixes::Blocks { block_tokens, indptr, ids: numbered })
@@ -341,7 +341,7 @@ fn number_names(named: NamedPrefixes, prompts: &[u32]) -> Result<Prefixes, Workl
                     return Err(WorkloadError { index: at, column: "prefix_tokens", reason });
                 }
                 // A row without a prefix names nothing, so that it takes no number either.
-                let number = if shared == 0 { Some(0) } else { names.number(id) };
+                let number = if shared == 0 { Some(0) } else { numbers.number(id) };
                 numbered.push(number.ok_or_else(|| too_many(at, "prefix_id"))?);
             }
             Ok(Prefixes::Shared { ids: numbered, tokens })

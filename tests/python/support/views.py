@@ -54,10 +54,8 @@ PLAN_ARRAYS = (
     "table_changes",
     "copies",
     "zero",
-    "kv_indptr",
-    "kv_indices",
-    "kv_last_page_len",
 )
+PLAN_CSR = ("kv_indptr", "kv_indices", "kv_last_page_len")  # built when asked for
 OUTCOME_HANDLES = ("seqs", "finished")
 OUTCOME_ARRAYS = (*OUTCOME_HANDLES, "indptr", "tokens", "reasons")
 
@@ -75,7 +73,8 @@ def stats_view(stats: Any, names: tuple[str, ...]) -> dict[str, int]:
 
 def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any]:
     """A plan's numbers and arrays, its handles replaced by names that both sides share."""
-    view = {name: as_list(getattr(plan, name)) for name in PLAN_ARRAYS}
+    names = (*PLAN_ARRAYS, *PLAN_CSR) if hasattr(plan, PLAN_CSR[0]) else PLAN_ARRAYS
+    view = {name: as_list(getattr(plan, name)) for name in names}
     for name in PLAN_HANDLES:
         view[name] = [name_of(handle) for handle in view[name]]
     return view | {"number": plan.number, "num_decodes": plan.num_decodes}

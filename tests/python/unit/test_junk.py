@@ -1,4 +1,4 @@
-"""Whatever is passed, a call returns, or raises one of our errors or a TypeError: it never panics."""
+"""Whatever is passed, a call returns, raises one of our errors or a TypeError: it never panics."""
 
 import math
 
@@ -74,15 +74,24 @@ SCHEDULER_CALLS = {
     "audit": 0,
     "draw": 0,
 }
+ADD_OPTIONS = (
+    "min_tokens",
+    "stop_token_ids",
+    "n",
+    "priority",
+    "deadline",
+    "arrival",
+    "tenant",
+    "adapter",
+    "salt",
+    "extra_keys",
+    "key",
+    "ready",
+    "use_cache",
+)
 ADD = st.fixed_dictionaries(
     {"prompt": st.one_of(ARRAYS, JUNK), "max_tokens": JUNK},
-    optional={
-        name: JUNK
-        for name in (
-            "min_tokens stop_token_ids n priority deadline arrival tenant adapter salt extra_keys"
-            " key ready use_cache"
-        ).split()
-    },
+    optional=dict.fromkeys(ADD_OPTIONS, JUNK),
 )
 
 

@@ -42,60 +42,61 @@ def _head(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     if unfinished:
         requests += f", {unfinished:,} ended for lack of capacity"
     pool = f"{config['num_blocks']:,} blocks of {config['block_size']} tokens"
+    rows = f"{config['max_num_seqs']} rows, {config['max_num_batched_tokens']:,} tokens a pass"
+    rate = f"{summary['request_throughput']:,.3f} requests/s"
+    span = f"{summary['makespan_s']:,.1f} s from the first arrival to the last token"
     return [
-        f"scheduler   {config['batching']}, {config['policy']}, {config['max_num_seqs']} rows, "
-        f"{config['max_num_batched_tokens']:,} tokens a pass, {pool}",
+        f"scheduler   {config['batching']}, {config['policy']}, {rows}, {pool}",
         f"requests    {requests}",
-        f"makespan    {summary['makespan_s']:,.1f} s from the first arrival to the last token, "
-        f"{summary['passes']:,} passes",
-        f"throughput  {summary['request_throughput']:,.3f} requests/s, "
-        f"{summary['output_token_throughput']:,.1f} output tokens/s",
+        f"makespan    {span}, {summary['passes']:,} passes",
+        f"throughput  {rate}, {summary['output_token_throughput']:,.1f} output tokens/s",
     ]
 
 
 def _distributions(summary: Mapping[str, Any]) -> list[str]:
-    head = f"{'ms':8}" + "".join(f"{name:>11}" for name in _STATISTICS) + f"{'n':>11}"
-    lines = [head]
+    rows = [["ms", *_STATISTICS, "n"]]
     marked = False
-    for name, key, formula, scale in _METRICS:
+    for name, key, _, scale in _METRICS:
         values = summary[key]
         few = 0 < values["n"] < _FEW
         marked |= few
-        cells = "".join(_cell(values[which], scale, few=few and which == "p99")
-                        for which in _STATISTICS)
-        lines.append(f"{name:8}{cells}{values['n']:>11,}   {formula}")
+        cells = [_cell(values[which], scale) for which in _STATISTICS]
+        cells[_STATISTICS.index("p99")] += "*" if few else ""
+        rows.append([name, *cells, f"{values['n']:,}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formulas = ["", *(formula for _, _, formula, _ in _METRICS)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(10)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        + f"   {formula}"
+        for row, formula in zip(rows, formulas, strict=True)
+    ]
     if marked:
         lines.append(f"* fewer than {_FEW:,} values: a 99th percentile of so few says little")
     return lines
 
 
-def _cell(value: float | None, scale: float, *, few: bool) -> str:
-    if value is None:
-        return f"{'-':>11}"
-    mark = "*" if few else ""
-    return f"{f'{value * scale:,.1f}{mark}':>11}"
+def _cell(value: float | None, scale: float) -> str:
+    return "-" if value is None else f"{value * scale:,.1f}"
 
 
 def _counters(summary: Mapping[str, Any]) -> list[str]:
     usage = summary["kv_usage"]
+    mean, peak = f"{usage['mean']:.1%}", f"{usage['peak']:.1%}"
+    hits, queries = summary["prefix_hit_tokens"], summary["prefix_query_tokens"]
+    share = f" ({hits / queries:.1%})" if queries else ""
+    again = f"{summary['recomputed_tokens']:,} tokens computed again"
+    used = f"{summary['slot_utilization']:.1%} used in passes that decode"
+    slots = (f"{summary[f'{kind}_slot_steps']:,} {kind}" for kind in ("useful", "padded", "idle"))
     lines = [
-        f"kv cache    {usage['mean']:.1%} of the blocks held on average over time, "
-        f"{usage['peak']:.1%} at the peak",
-        f"prefixes    {summary['prefix_hit_tokens']:,} of {summary['prefix_query_tokens']:,} "
-        f"prompt tokens found{_share(summary['prefix_hit_tokens'], summary['prefix_query_tokens'])}",
-        f"preemptions {summary['preemptions']:,}, {summary['recomputed_tokens']:,} tokens "
-        f"computed again",
-        f"slots       {summary['slot_utilization']:.1%} used in passes that decode: "
-        f"{summary['useful_slot_steps']:,} useful, {summary['padded_slot_steps']:,} padded, "
-        f"{summary['idle_slot_steps']:,} idle",
+        f"kv cache    {mean} of the blocks held on average over time, {peak} at the peak",
+        f"prefixes    {hits:,} of {queries:,} prompt tokens found{share}",
+        f"preemptions {summary['preemptions']:,}, {again}",
+        f"slots       {used}: {', '.join(slots)}",
     ]
     if summary["goodput"] is not None:
-        lines.append(
-            f"goodput     {summary['goodput']:,.3f} requests/s kept every promise, "
-            f"{summary['attainment']:.2%} of all arrivals"
-        )
+        kept = f"{summary['goodput']:,.3f} requests/s kept every promise"
+        lines.append(f"goodput     {kept}, {summary['attainment']:.2%} of all arrivals")
     return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({part / whole:.1%})" if whole else ""
