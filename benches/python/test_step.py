@@ -1,4 +1,4 @@
-"""`step` + `commit` of a decoding batch as Python sees it: prompts of 512, blocks of 16, all arrays."""
+"""`step` + `commit` of a decoding batch as Python sees it: prompts of 512, blocks of 16."""
 
 import pytest
 
