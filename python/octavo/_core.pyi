@@ -15,8 +15,12 @@ __all__ = [
     "OutcomeIterator",
     "Scheduler",
     "SchedulerStats",
+    "SimulationRun",
     "StepPlan",
+    "Workload",
     "__version__",
+    "simulate",
+    "simulation_defaults",
 ]
 
 __version__: str
@@ -326,3 +330,43 @@ class SchedulerStats:
     def finished(self) -> int: ...
     def as_dict(self) -> dict[str, int]: ...
     def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Workload:
+    @staticmethod
+    def from_columns(
+        arrival_s: bytes,
+        prompt_tokens: bytes,
+        output_tokens: bytes,
+        *,
+        prefix_ids: bytes,
+        prefix_tokens: bytes,
+        hash_ends: bytes,
+        block_tokens: int,
+    ) -> Workload: ...
+    @staticmethod
+    def festival(seed: int) -> Workload: ...
+    @staticmethod
+    def plain(
+        num_requests: int, request_rate: float, input_len: int, output_len: int, seed: int
+    ) -> Workload: ...
+    def truncate(self, limit: int) -> Workload: ...
+    def scale_time(self, scale: float) -> Workload: ...
+    def trace_csv(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+    def __len__(self) -> int: ...
+
+@final
+class SimulationRun:
+    def json(self) -> str: ...
+    def csv(self) -> str: ...
+    def token_times(self, request: int) -> list[float]: ...
+    def pass_ends(self) -> list[float]: ...
+
+def simulate(
+    workload: Workload,
+    settings: dict[str, object],
+    observer: Callable[[float, int, int, int], object] | None = None,
+) -> SimulationRun: ...
+def simulation_defaults() -> dict[str, float | int | str | bool | None]: ...

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["LATER_VERBS", "Parser", "ProgressLine", "UsageError"]
 
@@ -29,10 +29,11 @@ class UsageError(Exception):
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises `UsageError` instead of ending the process."""
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(allow_abbrev=False, **settings)  # type: ignore[arg-type]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
+        """Refuses the words."""
         raise UsageError(message)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -57,6 +58,7 @@ class ProgressLine:
         self._shown = False
 
     def __call__(self, now_s: float, passes: int, ended: int, requests: int) -> None:
+        """Shows how far the run is, where a person watches and it is time."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -16,7 +16,8 @@ from octavo.sim.workload import Workload, festival, plain
 
 __all__ = ["add_to"]
 
-_GENERATOR = {"request_rate": math.inf, "num_requests": 1_000, "input_len": 1_000, "output_len": 300}
+_RATE = math.inf
+_MADE = {"num_requests": 1_000, "input_len": 1_000, "output_len": 300}
 _PROMISES = ("ttft", "tpot", "e2e")
 
 _COUNTS = {
@@ -52,8 +53,8 @@ def add_to(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "simulate",
         help="one run, in virtual time",
-        description="Runs the scheduler in virtual time. Without flags: the festival sale, an ordinary "
-        "hour of 0.6 requests/s and ten minutes of 6.0/s after the sale opens.",
+        description="Runs the scheduler in virtual time. Without flags: the festival sale, "
+        "an ordinary hour of 0.6 requests/s and ten minutes of 6.0/s after the sale opens.",
     )
     parser.set_defaults(run=_run)
     _add_traffic(parser.add_argument_group("traffic"))
@@ -61,9 +62,9 @@ def add_to(verbs: Any) -> None:
     _add_output(parser.add_argument_group("output"))
 
 
-def _add_traffic(group: argparse._ArgumentGroup) -> None:
+def _add_traffic(group: Any) -> None:
     group.add_argument("--trace", metavar="FILE", help="Azure CSV, Mooncake JSONL or Octavo CSV")
-    group.add_argument("--skip-bad-rows", action="store_true", help="leave out rows that are broken")
+    group.add_argument("--skip-bad-rows", action="store_true", help="leave out broken rows")
     group.add_argument("--limit", type=_count, metavar="N", help="the first N requests only")
     group.add_argument(
         "--time-scale", type=_number, metavar="X", help="multiply arrivals: 0.5 is twice the rate"
@@ -72,7 +73,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--request-rate", type=_number, metavar="X", help="Poisson arrivals/s; inf: all at 0"
     )
-    for name, default in list(_GENERATOR.items())[1:]:
+    for name, default in _MADE.items():
         group.add_argument(
             _flag(name), type=_count, metavar="N", help=f"of made traffic ({default:,})"
         )
@@ -97,7 +98,7 @@ def _add_settings(parser: Parser) -> None:
     )
 
 
-def _add_output(group: argparse._ArgumentGroup) -> None:
+def _add_output(group: Any) -> None:
     group.add_argument("--json", metavar="PATH", help="the report; - prints it alone")
     group.add_argument("--csv", metavar="PATH", help="one line per request; - prints it alone")
     group.add_argument("--export-trace", metavar="PATH", help="the traffic of this run as a trace")
@@ -145,7 +146,9 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     for promise in options.goodput or ():
         name, _, bound = promise.partition(":")
         if name not in _PROMISES:
-            raise UsageError(f"--goodput {promise}: expected one of {', '.join(_PROMISES)}, as ttft:500")
+            raise UsageError(
+                f"--goodput {promise}: expected one of {', '.join(_PROMISES)}, as ttft:500"
+            )
         try:
             milliseconds = float(bound)
         except ValueError:
@@ -155,7 +158,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
-    made = {name: getattr(options, name) for name in _GENERATOR}
+    made = {name: getattr(options, name) for name in ("request_rate", *_MADE)}
     given = [_flag(name) for name, value in made.items() if value is not None]
     if options.trace is not None:
         if given:
@@ -165,10 +168,15 @@ def _workload(options: argparse.Namespace) -> Workload:
             print(f"{Path(options.trace).name}: {note}", file=sys.stderr)
         workload = trace.workload()
     elif given:
-        chosen = {name: made[name] if made[name] is not None else _GENERATOR[name] for name in made}
-        workload = plain(seed=options.seed, **chosen)
+        rate = _RATE if options.request_rate is None else options.request_rate
+        counts = {name: made[name] if made[name] is not None else _MADE[name] for name in _MADE}
+        workload = plain(request_rate=rate, seed=options.seed, **counts)
     else:
         workload = festival(options.seed)
+    return _reshaped(workload, options)
+
+
+def _reshaped(workload: Workload, options: argparse.Namespace) -> Workload:
     if options.time_scale is not None:
         if not (math.isfinite(options.time_scale) and options.time_scale >= 0):
             raise UsageError(f"--time-scale {options.time_scale}: a finite number at or above 0")
@@ -181,13 +189,16 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _write(options: argparse.Namespace, workload: Workload, run: Simulation) -> None:
-    texts = (
-        (options.json, lambda: run.json() + "\n"),
-        (options.csv, run.csv),
-        (options.export_trace, workload.trace_csv),
-    )
-    for path, text in texts:
-        if path == "-":
-            sys.stdout.write(text())
-        elif path is not None:
-            Path(path).write_text(text(), encoding="utf-8", newline="")
+    if options.json is not None:
+        _write_text(options.json, run.json() + "\n")
+    if options.csv is not None:
+        _write_text(options.csv, run.csv())
+    if options.export_trace is not None:
+        _write_text(options.export_trace, workload.trace_csv())
+
+
+def _write_text(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        Path(path).write_text(text, encoding="utf-8", newline="")

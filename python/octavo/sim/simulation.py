@@ -35,12 +35,14 @@ class Simulation:
     @cached_property
     def report(self) -> dict[str, Any]:
         """The report as a dictionary."""
-        return json.loads(self.json())
+        report: dict[str, Any] = json.loads(self.json())
+        return report
 
     @property
     def summary(self) -> dict[str, Any]:
         """The figures of the run, `report["summary"]`."""
-        return self.report["summary"]
+        summary: dict[str, Any] = self.report["summary"]
+        return summary
 
     def token_times(self, request: int) -> list[float]:
         """When each token of a request came, in seconds on the trace's clock.

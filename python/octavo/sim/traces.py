@@ -1,8 +1,8 @@
 """Traces of real traffic, read as they were published.
 
-A file is recognised by its columns. Whatever had to be assumed about it (units, block size, columns
-that are not used) is said in `Trace.notes`. A row that cannot be understood is an error with its file,
-line and reason; lengths are never cut.
+A file is recognised by its columns. Whatever had to be assumed about it (units, block size,
+columns that are not used) is said in `Trace.notes`. A row that cannot be understood is an error
+with its file, line and reason; lengths are never cut.
 
 Formats: Azure LLM inference CSV (2023), Mooncake JSONL (FAST'25), and Octavo's own CSV.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, Protocol, TextIO, TypeGuard
 
 from octavo._core import Workload
 from octavo.errors import TraceError
@@ -28,6 +28,8 @@ __all__ = ["Trace", "read_trace"]
 
 _MAX_TOKENS = 1 << 30
 _MOONCAKE_BLOCK = 512
+# Longer numbers are no lengths, and costly to read.
+_DIGITS = 20
 
 # Published formats that are not read yet, by the columns that give them away.
 _LATER = {
@@ -61,7 +63,7 @@ class Trace:
     prefix_tokens: array[int] = field(default_factory=lambda: array("I"))
     hash_ends: array[int] = field(default_factory=lambda: array("Q"))
     block_tokens: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
     dropped: int = 0
 
     def __len__(self) -> int:
@@ -111,21 +113,30 @@ def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
         columns, rows = _open_rows(file, name)
         reader = _recognise(name, columns, trace)
         for line, row in rows:
-            try:
-                if isinstance(row, _BadRow):
-                    raise row
-                reader.add(row, trace)
-            except _BadRow as reason:
-                bad = TraceError(name, line, str(reason))
-                if not skip_bad_rows:
-                    raise bad from None
-                first_bad = first_bad or bad
-                trace.dropped += 1
+            reason = _add(reader, row, trace)
+            if reason is None:
+                continue
+            bad = TraceError(name, line, reason)
+            if not skip_bad_rows:
+                raise bad
+            first_bad = first_bad or bad
+            trace.dropped += 1
     if first_bad is not None:
         trace.notes.append(f"{trace.dropped} rows dropped, the first: {first_bad}")
     if not trace:
         raise TraceError(name, None, "has no request")
     return trace
+
+
+def _add(reader: _Format, row: Mapping[str, Any] | _BadRow, trace: Trace) -> str | None:
+    """Adds a row; why it cannot be, where it cannot."""
+    if isinstance(row, _BadRow):
+        return str(row)
+    try:
+        reader.add(row, trace)
+    except _BadRow as reason:
+        return str(reason)
+    return None
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -162,7 +173,7 @@ def _json_rows(file: TextIO) -> _Rows:
             continue
         try:
             row = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield line, _BadRow(f"is no JSON: {error}")
             continue
         yield line, row if isinstance(row, dict) else _BadRow("is no JSON object")
@@ -192,7 +203,7 @@ def _csv_rows(table: Any, header: list[str]) -> _Rows:
 def _tokens(row: Mapping[str, Any], column: str, least: int = 1) -> int:
     """A number of tokens, as text in a CSV or as a number in JSON."""
     value = row[column]
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _DIGITS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _BadRow(f"{column} is {value!r}, not a whole number")
@@ -204,14 +215,14 @@ def _tokens(row: Mapping[str, Any], column: str, least: int = 1) -> int:
 def _seconds(row: Mapping[str, Any], column: str) -> float:
     """A time at or after 0, as text in a CSV or as a number in JSON."""
     value = row[column]
-    number = value
-    if isinstance(value, str) and "_" not in value:
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
         raise _BadRow(f"{column} is {value!r}, not a number")
+    try:
+        number = float(value)
+    except (ValueError, TypeError):
+        raise _BadRow(f"{column} is {value!r}, not a number") from None
+    except OverflowError:
+        number = math.inf
     if not (math.isfinite(number) and number >= 0):
         raise _BadRow(f"{column} is {value}, not a finite time at or after 0")
     return number
@@ -221,7 +232,7 @@ def _seconds(row: Mapping[str, Any], column: str) -> float:
 
 
 class _Azure:
-    """Azure LLM inference 2023: dates with seven fractional digits, context and generated tokens."""
+    """Azure LLM inference 2023: dates with seven fractional digits, and two lengths."""
 
     COLUMNS = frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})
     USED = COLUMNS
@@ -283,12 +294,16 @@ class _Mooncake:
         output = _tokens(row, "output_length")
         arrival = _seconds(row, "timestamp") / 1000
         ids = row["hash_ids"]
-        if not isinstance(ids, list):
+        if not _is_list(ids):
             raise _BadRow(f"hash_ids is {ids!r}, not a list")
-        _add_hash_ids(trace, cast("list[Any]", ids), prompt, _MOONCAKE_BLOCK)
+        _add_hash_ids(trace, ids, prompt, _MOONCAKE_BLOCK)
         trace.arrival_s.append(arrival)
         trace.prompt_tokens.append(prompt)
         trace.output_tokens.append(output)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _add_hash_ids(trace: Trace, ids: list[Any], prompt: int, block_tokens: int) -> None:
@@ -365,7 +380,7 @@ def _recognise(name: str, columns: set[str], trace: Trace) -> _Format:
     for later, signs in _LATER.items():
         if signs <= columns:
             raise TraceError(name, 1, f"is a {later}: this format comes later")
-    known = [kind for kind in _FORMATS if kind.COLUMNS <= columns]
+    known = [kind for kind in _FORMATS if columns >= kind.COLUMNS]
     if not known:
         raise TraceError(name, 1, _unknown(columns))
     kind = known[0]

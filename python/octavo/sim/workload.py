@@ -22,8 +22,8 @@ def festival(seed: int = 0) -> Workload:
     """The sale of a festival's tickets, answered by a bot.
 
     An ordinary hour of 0.6 requests/s, then 6.0 requests/s in the ten minutes after the sale opens,
-    Poisson both. Prompts of about 1,000 tokens begin with 150 that all share; answers are log-normal
-    with mean 300, held to 1 … 2,000.
+    Poisson both. Prompts of about 1,000 tokens begin with 150 that all share; answers are
+    log-normal with mean 300, held to 1 … 2,000.
     """
     return Workload.festival(_count("seed", seed, 0, _MAX_SEED))
 

@@ -42,14 +42,14 @@ def _head(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     if unfinished:
         requests += f", {unfinished:,} ended for lack of capacity"
     pool = f"{config['num_blocks']:,} blocks of {config['block_size']} tokens"
+    rows = f"{config['max_num_seqs']} rows, {config['max_num_batched_tokens']:,} tokens a pass"
+    rate = f"{summary['request_throughput']:,.3f} requests/s"
+    span = f"{summary['makespan_s']:,.1f} s from the first arrival to the last token"
     return [
-        f"scheduler   {config['batching']}, {config['policy']}, {config['max_num_seqs']} rows, "
-        f"{config['max_num_batched_tokens']:,} tokens a pass, {pool}",
+        f"scheduler   {config['batching']}, {config['policy']}, {rows}, {pool}",
         f"requests    {requests}",
-        f"makespan    {summary['makespan_s']:,.1f} s from the first arrival to the last token, "
-        f"{summary['passes']:,} passes",
-        f"throughput  {summary['request_throughput']:,.3f} requests/s, "
-        f"{summary['output_token_throughput']:,.1f} output tokens/s",
+        f"makespan    {span}, {summary['passes']:,} passes",
+        f"throughput  {rate}, {summary['output_token_throughput']:,.1f} output tokens/s",
     ]
 
 
@@ -84,24 +84,19 @@ def _cell(value: float | None, scale: float) -> str:
 
 def _counters(summary: Mapping[str, Any]) -> list[str]:
     usage = summary["kv_usage"]
+    mean, peak = f"{usage['mean']:.1%}", f"{usage['peak']:.1%}"
+    hits, queries = summary["prefix_hit_tokens"], summary["prefix_query_tokens"]
+    share = f" ({hits / queries:.1%})" if queries else ""
+    again = f"{summary['recomputed_tokens']:,} tokens computed again"
+    used = f"{summary['slot_utilization']:.1%} used in passes that decode"
+    slots = (f"{summary[f'{kind}_slot_steps']:,} {kind}" for kind in ("useful", "padded", "idle"))
     lines = [
-        f"kv cache    {usage['mean']:.1%} of the blocks held on average over time, "
-        f"{usage['peak']:.1%} at the peak",
-        f"prefixes    {summary['prefix_hit_tokens']:,} of {summary['prefix_query_tokens']:,} "
-        f"prompt tokens found{_share(summary['prefix_hit_tokens'], summary['prefix_query_tokens'])}",
-        f"preemptions {summary['preemptions']:,}, {summary['recomputed_tokens']:,} tokens "
-        f"computed again",
-        f"slots       {summary['slot_utilization']:.1%} used in passes that decode: "
-        f"{summary['useful_slot_steps']:,} useful, {summary['padded_slot_steps']:,} padded, "
-        f"{summary['idle_slot_steps']:,} idle",
+        f"kv cache    {mean} of the blocks held on average over time, {peak} at the peak",
+        f"prefixes    {hits:,} of {queries:,} prompt tokens found{share}",
+        f"preemptions {summary['preemptions']:,}, {again}",
+        f"slots       {used}: {', '.join(slots)}",
     ]
     if summary["goodput"] is not None:
-        lines.append(
-            f"goodput     {summary['goodput']:,.3f} requests/s kept every promise, "
-            f"{summary['attainment']:.2%} of all arrivals"
-        )
+        kept = f"{summary['goodput']:,.3f} requests/s kept every promise"
+        lines.append(f"goodput     {kept}, {summary['attainment']:.2%} of all arrivals")
     return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({part / whole:.1%})" if whole else ""
