@@ -5,6 +5,7 @@
     missing_docs,
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     clippy::disallowed_types,
     clippy::expect_used,

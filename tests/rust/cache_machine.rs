@@ -9,6 +9,7 @@
     dead_code,
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     clippy::expect_used,
     clippy::panic,
@@ -69,6 +70,12 @@ enum Op {
     },
     Close {
         seq: usize,
+    },
+    /// Forks, makes room in the fork and advances it; its copy is taken in between, or later.
+    Branch {
+        seq: usize,
+        tokens: Vec<i32>,
+        takes_ops: bool,
     },
     Match {
         tokens: Vec<i32>,
@@ -135,7 +142,9 @@ fn op() -> impl Strategy<Value = Op> {
         14 => (seq.clone(), tokens(6)).prop_map(|(seq, tokens)| Op::Grow { seq, tokens }),
         6 => (seq.clone(), 0usize..16).prop_map(|(seq, num_tokens)| Op::Truncate { seq, num_tokens }),
         6 => seq.clone().prop_map(|seq| Op::Fork { seq }),
-        6 => seq.clone().prop_map(|seq| Op::Close { seq }),
+        8 => seq.clone().prop_map(|seq| Op::Close { seq }),
+        8 => (seq.clone(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
+            .prop_map(|(seq, tokens, takes_ops)| Op::Branch { seq, tokens, takes_ops }),
         2 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Match { tokens, identity }),
         2 => (
             prop::collection::vec(0usize..8, 0..4),
@@ -153,7 +162,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn world() -> impl Strategy<Value = World> {
-    (1usize..=12, 1usize..=4, prop::bool::weighted(0.9), any::<u64>()).prop_map(
+    (prop_oneof![1usize..=12, 4usize..=12], 1usize..=4, prop::bool::weighted(0.9), any::<u64>()).prop_map(
         |(num_blocks, block_size, prefix_caching, hash_seed)| World {
             num_blocks,
             block_size,
@@ -212,18 +221,14 @@ impl Pair {
             }
             Op::Advance { seq, tokens } => {
                 if let Some((model, core)) = self.pick(*seq) {
-                    let expected = self.model.advance(model, tokens);
-                    let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
-                    assert_eq!(found, expected, "advance");
+                    self.advance(model, core, tokens);
                 }
             }
             Op::Grow { seq, tokens } => {
                 if let Some((model, core)) = self.pick(*seq) {
                     let computed = self.model.sequence(model).expect("live").tokens.len();
                     self.reserve(model, core, computed + tokens.len());
-                    let expected = self.model.advance(model, tokens);
-                    let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
-                    assert_eq!(found, expected, "advance");
+                    self.advance(model, core, tokens);
                 }
             }
             Op::Truncate { seq, num_tokens } => {
@@ -250,12 +255,20 @@ impl Pair {
             }
             Op::Match { tokens, identity } => self.compare_match(tokens, &identities()[*identity]),
             Op::Views { seqs, starts, lens } => self.compare_views(seqs, starts, lens),
-            Op::TakeOps => {
-                let expected = self.model.take_ops();
-                let found = self.core.take_ops();
-                assert_eq!(found.copies, expected, "take_ops");
-                assert!(found.zero.is_empty());
+            Op::Branch { seq, tokens, takes_ops } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let model = self.model.fork(model).expect("live");
+                    let core = self.core.fork(core).expect("live");
+                    self.live.push((model, core));
+                    let computed = self.model.sequence(model).expect("live").tokens.len();
+                    self.reserve(model, core, computed + tokens.len());
+                    if *takes_ops {
+                        self.take_ops();
+                    }
+                    self.advance(model, core, tokens);
+                }
             }
+            Op::TakeOps => self.take_ops(),
             Op::BeginStep => assert_eq!(self.core.begin_step(), self.model.begin_step()),
             Op::EndStep { step } => {
                 let open = &self.model.pool.open_steps;
@@ -286,6 +299,19 @@ impl Pair {
             Err(error) => Err(bridge::fault(&error)),
         };
         assert_eq!(found, expected, "reserve");
+    }
+
+    fn advance(&mut self, model: usize, core: SequenceId, tokens: &[i32]) {
+        let expected = self.model.advance(model, tokens);
+        let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "advance");
+    }
+
+    fn take_ops(&mut self) {
+        let expected = self.model.take_ops();
+        let found = self.core.take_ops();
+        assert_eq!(found.copies, expected, "take_ops");
+        assert!(found.zero.is_empty());
     }
 
     fn end_step(&mut self, step: u64) {
@@ -393,7 +419,7 @@ impl Pair {
 }
 
 fn never_issued() -> SequenceId {
-    SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag")
+    SequenceId::from_raw((2 << 60) | 0xD_BBA0).expect("a sequence's tag")
 }
 
 fn run(world: &World, hash_bits: i64, ops: &[Op]) {

@@ -9,6 +9,7 @@
     dead_code,
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     clippy::expect_used,
     clippy::panic,
@@ -534,8 +535,8 @@ fn ending(reason: Reason) -> Ending {
 }
 
 fn never_issued() -> (RequestId, SequenceId) {
-    let request = RequestId::from_raw((1 << 60) | 900_000).expect("a request's tag");
-    let sequence = SequenceId::from_raw((2 << 60) | 900_000).expect("a sequence's tag");
+    let request = RequestId::from_raw((1 << 60) | 0xD_BBA0).expect("a request's tag");
+    let sequence = SequenceId::from_raw((2 << 60) | 0xD_BBA0).expect("a sequence's tag");
     (request, sequence)
 }
 

@@ -10,7 +10,7 @@ use octavo_core::{
 pub const VOCABULARY: u64 = 32_000;
 pub const BLOCK_SIZE: usize = 16;
 
-/// The value at `index` of the stream of `seed` (SplitMix64 by counter).
+/// The value at `index` of the stream of `seed` (`SplitMix64`, by counter).
 pub const fn draw(seed: u64, index: u64) -> u64 {
     let mut mixed = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

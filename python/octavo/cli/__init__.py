@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from octavo import __version__
 from octavo.cli import simulate
 from octavo.cli.frame import LATER_VERBS, Parser, UsageError
 from octavo.errors import OctavoError
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     parser = Parser(prog="octavo", description="Plan and simulate the serving of language models.")
+    parser.add_argument("--version", action="version", version=f"octavo {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="verb", parser_class=Parser)
     simulate.add_to(verbs)
     verb = next((word for word in words if not word.startswith("-")), None)

@@ -1,5 +1,7 @@
 //! The allocator alone: sequences over the cache, for engines that bring their own scheduler.
 
+mod arrays;
+
 use std::sync::Arc;
 
 use crate::arena::Arena;
@@ -7,12 +9,15 @@ use crate::audit::{self, Holder};
 use crate::cache::{Cache, Room, Tail};
 use crate::config::CacheConfig;
 use crate::draw;
-use crate::error::{Error, RequestError, StateError};
+use crate::error::{Error, StateError};
 use crate::identity::Identity;
 use crate::ids::{BlockId, SequenceId};
 use crate::prefix::{Hits, Link};
+use crate::stats::CacheStats;
 use crate::table::{Table, blocks_for};
 use crate::tokens;
+
+pub use arrays::Csr;
 
 /// Memory work that must run before the next forward pass (CONTRACT §4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,56 +27,6 @@ pub struct Ops {
     pub copies: Vec<[i32; 3]>,
     /// Blocks to be zeroed; none before windowed groups.
     pub zero: Vec<i32>,
-}
-
-/// Tables in the compressed form that FlashInfer takes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Csr {
-    /// Where each sequence's blocks begin in `indices`; one more than there are sequences.
-    pub indptr: Vec<i32>,
-    /// Block ids.
-    pub indices: Vec<i32>,
-    /// Tokens in each sequence's last block, 1 ..= block size, 0 for a length of 0.
-    pub last_page_len: Vec<i32>,
-}
-
-/// Exact numbers about a [`KvCache`], derived from its state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Blocks in the pool.
-    pub num_blocks: u64,
-    /// Blocks that can be given out at all.
-    pub usable: u64,
-    /// Blank blocks.
-    pub blank: u64,
-    /// Published blocks that nobody holds.
-    pub cached: u64,
-    /// Blocks that somebody holds.
-    pub held: u64,
-    /// Freed blocks that wait for a step in flight.
-    pub fenced: u64,
-    /// Blank and evictable blocks.
-    pub available: u64,
-    /// Cached blocks that wait for a step in flight.
-    pub guarded: u64,
-    /// Open sequences.
-    pub sequences: u64,
-    /// Steps in flight.
-    pub open_steps: u64,
-    /// Tokens that were looked up.
-    pub prefix_queries: u64,
-    /// Tokens of them that were found.
-    pub prefix_hits: u64,
-    /// Blocks made findable so far.
-    pub published_blocks: u64,
-    /// Blocks merged with an equal one so far.
-    pub merged_blocks: u64,
-    /// Cached blocks evicted for reuse so far.
-    pub evicted_blocks: u64,
-    /// Copies made so far.
-    pub copies: u64,
-    /// Candidates whose hash agreed and whose content did not; each was a miss.
-    pub hash_collisions: u64,
 }
 
 #[derive(Debug)]
@@ -362,56 +317,6 @@ impl KvCache {
         Ok(self.sequences.get(seq)?.table.blocks())
     }
 
-    /// The tables of `seqs` for `lens` tokens each, compressed.
-    ///
-    /// # Errors
-    ///
-    /// A dead or foreign handle; [`RequestError`] when the lists differ in length; [`StateError`] for a length beyond
-    /// what is reserved.
-    ///
-    /// # Complexity
-    ///
-    /// O(output).
-    pub fn csr(&self, seqs: &[SequenceId], lens: &[usize]) -> Result<Csr, Error> {
-        let sequences = self.all(seqs)?;
-        same_length("lens", lens.len(), seqs.len())?;
-        let mut csr = Csr { indptr: vec![0], ..Csr::default() };
-        for (sequence, &len) in sequences.iter().zip(lens) {
-            within_reservation(sequence, len)?;
-            let blocks = blocks_for(len, self.block_size());
-            csr.indices.extend(sequence.table.blocks()[..blocks].iter().map(|block| block.get()));
-            csr.indptr.push(small(csr.indices.len()));
-            csr.last_page_len.push(small(len - blocks.saturating_sub(1) * self.block_size()));
-        }
-        Ok(csr)
-    }
-
-    /// The slots of the tokens `start .. start + len` of each sequence, one after the other.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`csr`](Self::csr).
-    ///
-    /// # Complexity
-    ///
-    /// O(output).
-    pub fn slots(&self, seqs: &[SequenceId], starts: &[usize], lens: &[usize]) -> Result<Vec<i64>, Error> {
-        let sequences = self.all(seqs)?;
-        same_length("starts", starts.len(), seqs.len())?;
-        same_length("lens", lens.len(), seqs.len())?;
-        for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
-            within_reservation(sequence, start.saturating_add(len))?;
-        }
-        let mut slots = vec![0; lens.iter().sum()];
-        let mut rest = slots.as_mut_slice();
-        for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
-            let (own, others) = rest.split_at_mut(len);
-            tokens::write_slots(sequence.table.blocks(), self.block_size(), start, own);
-            rest = others;
-        }
-        Ok(slots)
-    }
-
     /// The memory work decided since the last call. It must run before the next forward pass.
     ///
     /// # Effects
@@ -509,10 +414,6 @@ impl KvCache {
         let new_blocks = blocks_for(num_tokens, self.block_size()) - sequence.table.len();
         Ok(Need { tail, new_blocks })
     }
-
-    fn all(&self, seqs: &[SequenceId]) -> Result<Vec<&Sequence>, Error> {
-        seqs.iter().map(|&seq| self.sequences.get(seq)).collect()
-    }
 }
 
 /// The blocks that a reservation takes.
@@ -526,43 +427,6 @@ impl Need {
     fn total(&self) -> usize {
         self.new_blocks + usize::from(matches!(self.tail, Some(Tail::Copy(_))))
     }
-}
-
-impl CacheStats {
-    /// What a cache alone knows.
-    pub(crate) fn of(cache: &Cache) -> Self {
-        let (pool, counters) = (cache.pool(), cache.counters());
-        Self {
-            num_blocks: pool.num_blocks() as u64,
-            usable: pool.num_blocks() as u64,
-            blank: pool.num_blank() as u64,
-            cached: pool.num_cached() as u64,
-            held: pool.num_held() as u64,
-            fenced: pool.num_fenced() as u64,
-            available: pool.available() as u64,
-            guarded: pool.num_guarded() as u64,
-            published_blocks: counters.published,
-            merged_blocks: counters.merged,
-            evicted_blocks: counters.evicted,
-            copies: cache.copies().num_made(),
-            hash_collisions: counters.collisions,
-            ..Self::default()
-        }
-    }
-}
-
-fn within_reservation(sequence: &Sequence, len: usize) -> Result<(), StateError> {
-    if len <= sequence.reserved {
-        return Ok(());
-    }
-    Err(StateError::new(format!("{len} tokens are beyond the {} that are reserved", sequence.reserved)))
-}
-
-fn same_length(argument: &'static str, given: usize, expected: usize) -> Result<(), RequestError> {
-    if given == expected {
-        return Ok(());
-    }
-    Err(RequestError::new(argument, format!("{given} values for {expected} sequences")))
 }
 
 /// A count that the pool's size bounds.

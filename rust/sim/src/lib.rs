@@ -21,6 +21,18 @@
 //! | [`report`] | JSON and CSV |
 //!
 //! The crate has no clock, no environment and no files: texts go in and out as values.
+//!
+//! ```
+//! use octavo_sim::{Feeding, Plain, Promise, SimConfig, Summary, simulate};
+//!
+//! let traffic = Plain { num_requests: 100, request_rate: 4.0, input_len: 1_000, output_len: 30 };
+//! let workload = traffic.workload(0)?;
+//! let config = SimConfig::default();
+//! let record = simulate(&config, &workload, Feeding::Lazy, &mut |_| true)?;
+//! let summary = Summary::of(&workload, &record, &Promise::default());
+//! assert_eq!((summary.completed, summary.itl_s.n), (100, 100 * 29));
+//! # Ok::<(), octavo_sim::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

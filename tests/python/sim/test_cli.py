@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import octavo as octavo_package
 from octavo.cli import main
 
 FEW = ("--num-requests", "20", "--input-len", "40", "--output-len", "6")
@@ -157,6 +158,13 @@ def test_help_lists_every_flag_and_its_default(capsys):
     for flag in ("--trace", "--request-rate", "--max-num-seqs", "--goodput", "--export-trace"):
         assert flag in text
     assert "(2048)" in text
+
+
+def test_version_is_the_package_s(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"octavo {octavo_package.__version__}\n"
 
 
 def test_ctrl_c_ends_with_130(tmp_path):

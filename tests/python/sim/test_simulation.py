@@ -75,9 +75,12 @@ def test_report_says_what_ran(shared):
     assert set(default_settings()) | {"max_model_len"} == set(config)
 
 
-def test_every_figure_follows_from_the_token_times(shared):
-    run = simulate(shared, **TINY, ttft_s=0.02, tpot_s=0.01102)
+@pytest.mark.parametrize("num_blocks", [64, 12])
+def test_every_figure_follows_from_the_token_times(shared, num_blocks):
+    run = simulate(shared, **(TINY | {"num_blocks": num_blocks}), ttft_s=0.02, tpot_s=0.01102)
     rows, summary = rows_of(run), run.summary
+    # In the small pool, sequences are preempted: their tokens come in several runs of passes.
+    assert (summary["preemptions"] > 0) == (num_blocks == 12)
     assert [int(row["index"]) for row in rows] == list(range(60))
     assert {row["status"] for row in rows} == {"completed"}
     arrivals = [float(row["arrival_s"]) for row in rows]

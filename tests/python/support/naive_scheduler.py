@@ -274,7 +274,7 @@ class NaiveScheduler:
             | self.counters
             | {
                 "waiting": len(unended),
-                "running": len(self.running),
+                "running": sum(request.reason is None for request in self.running),
                 "requests": len(self.requests),
                 "plans_out": int(self.out is not None),
             }

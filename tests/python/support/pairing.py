@@ -42,8 +42,18 @@ def assert_same_error(real: OctavoError | None, twin: OctavoError | None) -> Non
         assert real.argument == twin.argument
 
 
+def _flat(view: dict[str, Any]) -> dict[str, Any]:
+    """A view with its inner dictionaries' entries beside the others."""
+    flat: dict[str, Any] = {}
+    for name, value in view.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key}": part for key, part in inner} or {name: value}
+    return flat
+
+
 def assert_same_view(real: dict[str, Any], twin: dict[str, Any]) -> None:
     """Fails with the entries that differ, and no others."""
+    real, twin = _flat(real), _flat(twin)
     differing = {
         name: f"core {real[name]!r}, twin {twin.get(name)!r}"
         for name in real

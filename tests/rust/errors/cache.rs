@@ -83,7 +83,7 @@ fn state_error(error: Error) -> StateError {
 }
 
 fn never_issued() -> SequenceId {
-    SequenceId::from_raw((2 << 60) | 12_345).unwrap()
+    SequenceId::from_raw((2 << 60) | 0x3039).unwrap()
 }
 
 /// Every call that takes a sequence, on the handle that `which` gives.

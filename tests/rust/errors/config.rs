@@ -2,8 +2,8 @@
 
 use octavo_core::{CacheConfig, ConfigError, Error, KvCache, KvGroup};
 
-fn refused(config: CacheConfig) -> ConfigError {
-    match KvCache::new(&config) {
+fn refused(config: &CacheConfig) -> ConfigError {
+    match KvCache::new(config) {
         Err(Error::Config(error)) => error,
         Err(error) => panic!("another error: {error}"),
         Ok(_) => panic!("accepted"),
@@ -25,7 +25,7 @@ fn test_numbers_out_of_range_name_field_value_and_range() {
         ("_hash_bits", 65, CacheConfig { hash_bits: 65, ..base.clone() }),
     ];
     for (field, value, config) in cases {
-        let error = refused(config);
+        let error = refused(&config);
         assert_eq!((error.field, error.value.as_str()), (field, value.to_string().as_str()));
         assert!(!error.range.is_empty());
         let message = error.to_string();
@@ -55,10 +55,10 @@ fn test_what_comes_later_is_refused_by_name() {
         ("groups", CacheConfig { groups: vec![KvGroup::default(); 2], ..base.clone() }),
     ];
     for (field, config) in cases {
-        let error = refused(config);
+        let error = refused(&config);
         assert_eq!(error.field, field);
         assert!(error.range.contains("later"), "{field}: {}", error.range);
     }
-    let none = refused(CacheConfig { groups: Vec::new(), ..base });
+    let none = refused(&CacheConfig { groups: Vec::new(), ..base });
     assert_eq!(none.field, "groups");
 }

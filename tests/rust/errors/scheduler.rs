@@ -1,5 +1,7 @@
 //! Refusals of the scheduler: its configuration and its calls.
 
+use std::fmt::Write as _;
+
 use octavo_core::{
     Batching, CacheConfig, Error, Outcome, Policy, Preemption, Request, RequestError, RequestId, Reserve, Scheduler,
     SchedulerConfig, SequenceId, StepPlan, Victim,
@@ -15,8 +17,8 @@ fn config() -> SchedulerConfig {
     }
 }
 
-fn refused_field(config: SchedulerConfig) -> (&'static str, String) {
-    match Scheduler::new(&config) {
+fn refused_field(config: &SchedulerConfig) -> (&'static str, String) {
+    match Scheduler::new(config) {
         Err(Error::Config(error)) => (error.field, error.range),
         Err(error) => panic!("another error: {error}"),
         Ok(_) => panic!("accepted"),
@@ -39,7 +41,7 @@ fn test_config_numbers_out_of_range_are_named() {
         ("num_blocks", SchedulerConfig { cache: CacheConfig::new(0), ..config() }),
     ];
     for (field, config) in cases {
-        assert_eq!(refused_field(config).0, field);
+        assert_eq!(refused_field(&config).0, field);
     }
 }
 
@@ -66,7 +68,7 @@ fn test_config_that_comes_later_is_refused_by_name() {
         ("host_blocks", cache(CacheConfig { host_blocks: 1, ..config().cache })),
     ];
     for (field, config) in cases {
-        let (named, range) = refused_field(config);
+        let (named, range) = refused_field(&config);
         assert_eq!(named, field);
         assert!(range.contains("later"), "{field}: {range}");
     }
@@ -128,10 +130,10 @@ impl Busy {
         let mut now = 2.0;
         while self.sched.has_work() {
             assert!(self.sched.step(now, &mut plan).unwrap());
-            seen += &format!("{:?} {:?} ", plan.seqs(), plan.table_changes());
+            write!(seen, "{:?} {:?} ", plan.seqs(), plan.table_changes()).unwrap();
             let tokens = vec![6; plan.sample_seqs().len()];
             self.sched.commit(plan.number(), &tokens, None, &mut outcome).unwrap();
-            seen += &format!("{:?} {:?}\n", outcome.seqs, outcome.finished);
+            writeln!(seen, "{:?} {:?}", outcome.seqs, outcome.finished).unwrap();
             self.sched.audit().unwrap();
             now += 1.0;
         }
@@ -274,8 +276,8 @@ fn test_stale_and_unknown_handles_are_told_apart() {
     for error in stale {
         assert!(matches!(error, Error::StaleHandle { .. }), "{error}");
     }
-    let request = RequestId::from_raw((1 << 60) | 12_345).unwrap();
-    let sequence = SequenceId::from_raw((2 << 60) | 12_345).unwrap();
+    let request = RequestId::from_raw((1 << 60) | 0x3039).unwrap();
+    let sequence = SequenceId::from_raw((2 << 60) | 0x3039).unwrap();
     let unknown = [
         refused(|state| state.sched.abort(request)),
         refused(|state| state.sched.finish(sequence)),

@@ -184,18 +184,14 @@ impl Pool {
 
     /// Makes a full block findable, or gives the equal one that is so already, with one count.
     pub fn publish_or_merge(&mut self, block: i32, name: Name) -> Option<i32> {
-        match self.find(&name) {
-            Some(canonical) => {
-                self.merged += 1;
-                self.retain(canonical);
-                Some(canonical)
-            }
-            None => {
-                self.published += 1;
-                self.names.insert(block, name);
-                None
-            }
+        if let Some(canonical) = self.find(&name) {
+            self.merged += 1;
+            self.retain(canonical);
+            return Some(canonical);
         }
+        self.published += 1;
+        self.names.insert(block, name);
+        None
     }
 
     pub fn begin_step(&mut self) -> u64 {

@@ -649,8 +649,8 @@ impl SchedulerModel {
         for placed in &out.placed {
             self.counters.scheduled_tokens += placed.num_tokens;
             self.count_computed(placed);
-            let samples = out.samplers.contains(&placed.request);
-            let token = if samples { sampled.next() } else { None };
+            let is_sampler = out.samplers.contains(&placed.request);
+            let token = if is_sampler { sampled.next() } else { None };
             self.accept(placed.request, token, &mut outcome);
         }
         for end in self.ends.iter_mut().filter(|end| !end.is_reported) {

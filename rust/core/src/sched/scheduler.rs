@@ -6,7 +6,6 @@ use crate::draw;
 use crate::error::{Error, RequestError, StateError};
 use crate::identity::Identity;
 use crate::ids::{Handle, RequestId, SequenceId};
-use crate::kvcache::CacheStats;
 use crate::prefix::Hits;
 use crate::sched::decision::Decision;
 use crate::sched::fill::BlockTables;
@@ -17,6 +16,7 @@ use crate::sched::request::{Family, Request, Sequence, Status};
 use crate::sched::state::State;
 use crate::sched::stats::SchedulerStats;
 use crate::sched::{check, commit, fill, step};
+use crate::stats::CacheStats;
 use crate::table::{Table, blocks_for};
 use crate::tokens;
 
