@@ -61,6 +61,7 @@ def assert_same_view(real: dict[str, Any], twin: dict[str, Any]) -> None:
         for name in real
         if real[name] != twin.get(name)
     }
+    assert real.keys() == twin.keys()
     assert not differing, "\n".join(f"{name}: {both}" for name, both in differing.items())
 
 
