@@ -71,11 +71,23 @@ enum Op {
     Close {
         seq: usize,
     },
-    /// Forks, makes room in the fork and advances it; its copy is taken in between, or later.
+    /// Rolls back into the tail, makes room, and advances.
+    Rewind {
+        seq: usize,
+        by: usize,
+        tokens: Vec<i32>,
+    },
+    /// Perhaps rolls back a token; forks, makes room in the fork and advances it. Its copy is taken in between, or
+    /// later.
     Branch {
         seq: usize,
+        cuts: bool,
         tokens: Vec<i32>,
         takes_ops: bool,
+    },
+    /// Closes the newest sequences.
+    CloseNewest {
+        count: usize,
     },
     Match {
         tokens: Vec<i32>,
@@ -115,6 +127,7 @@ fn identities() -> Vec<Identity> {
         with(b"", vec![Span::new(0, Some(1), "image", b"y"), Span::new(2, None, "image", b"x")]),
         with(b"", vec![Span::new(0, Some(2), "k", b""), Span::new(0, Some(90), "k", b"")]),
         with(b"", vec![Span::new(0, Some(2), "k", b""), Span::new(0, None, "k", b"")]),
+        with(b"", vec![Span::new(0, None, "s", b""), Span::new(0, None, "s", b"")]),
     ]
 }
 
@@ -143,8 +156,11 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (seq.clone(), 0usize..16).prop_map(|(seq, num_tokens)| Op::Truncate { seq, num_tokens }),
         6 => seq.clone().prop_map(|seq| Op::Fork { seq }),
         8 => seq.clone().prop_map(|seq| Op::Close { seq }),
-        8 => (seq.clone(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
-            .prop_map(|(seq, tokens, takes_ops)| Op::Branch { seq, tokens, takes_ops }),
+        8 => (seq.clone(), any::<bool>(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
+            .prop_map(|(seq, cuts, tokens, takes_ops)| Op::Branch { seq, cuts, tokens, takes_ops }),
+        5 => (seq.clone(), 1usize..4, prop::collection::vec(0..2i32, 1..4))
+            .prop_map(|(seq, by, tokens)| Op::Rewind { seq, by, tokens }),
+        3 => (1usize..5).prop_map(|count| Op::CloseNewest { count }),
         2 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Match { tokens, identity }),
         2 => (
             prop::collection::vec(0usize..8, 0..4),
@@ -233,9 +249,7 @@ impl Pair {
             }
             Op::Truncate { seq, num_tokens } => {
                 if let Some((model, core)) = self.pick(*seq) {
-                    let expected = self.model.truncate(model, *num_tokens);
-                    let found = self.core.truncate(core, *num_tokens).map_err(|error| bridge::fault(&error));
-                    assert_eq!(found, expected, "truncate");
+                    self.truncate(model, core, *num_tokens);
                 }
             }
             Op::Fork { seq } => {
@@ -255,8 +269,28 @@ impl Pair {
             }
             Op::Match { tokens, identity } => self.compare_match(tokens, &identities()[*identity]),
             Op::Views { seqs, starts, lens } => self.compare_views(seqs, starts, lens),
-            Op::Branch { seq, tokens, takes_ops } => {
+            Op::Rewind { seq, by, tokens } => {
                 if let Some((model, core)) = self.pick(*seq) {
+                    let computed = self.model.sequence(model).expect("live").tokens.len();
+                    let keep = computed.saturating_sub(*by);
+                    self.truncate(model, core, keep);
+                    self.reserve(model, core, keep + tokens.len());
+                    self.advance(model, core, tokens);
+                }
+            }
+            Op::CloseNewest { count } => {
+                for (model, core) in self.live.split_off(self.live.len().saturating_sub(*count)) {
+                    self.model.close(model).expect("live");
+                    self.core.close(core).expect("live");
+                    self.dead.push((model, core));
+                }
+            }
+            Op::Branch { seq, cuts, tokens, takes_ops } => {
+                if let Some((model, core)) = self.pick(*seq) {
+                    let computed = self.model.sequence(model).expect("live").tokens.len();
+                    if *cuts {
+                        self.truncate(model, core, computed.saturating_sub(1));
+                    }
                     let model = self.model.fork(model).expect("live");
                     let core = self.core.fork(core).expect("live");
                     self.live.push((model, core));
@@ -305,6 +339,12 @@ impl Pair {
         let expected = self.model.advance(model, tokens);
         let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
         assert_eq!(found, expected, "advance");
+    }
+
+    fn truncate(&mut self, model: usize, core: SequenceId, num_tokens: usize) {
+        let expected = self.model.truncate(model, num_tokens);
+        let found = self.core.truncate(core, num_tokens).map_err(|error| bridge::fault(&error));
+        assert_eq!(found, expected, "truncate");
     }
 
     fn take_ops(&mut self) {

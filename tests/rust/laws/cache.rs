@@ -270,6 +270,28 @@ fn test_l5_a_key_isolates_from_its_first_block_on() {
 }
 
 #[test]
+fn test_l5_the_order_and_the_repetition_of_keys_do_not_matter() {
+    let key = |start, end, value: &[u8]| ExtraKey::new(start, end, "k", value).unwrap();
+    let (open, ended, short) = (key(0, None, b""), key(0, Some(90), b""), key(0, Some(1), b""));
+    let other = key(1, None, b"z");
+    let tokens = [1, 2, 3, 4, 5];
+    let equal = [
+        vec![open.clone(), short.clone(), other.clone()],
+        vec![other.clone(), short.clone(), open.clone(), open.clone(), other.clone()],
+        vec![short.clone(), ended, other.clone()],
+    ];
+    let different = [vec![open.clone(), other.clone()], vec![open, short], vec![other], vec![]];
+    let mut cache = cache(8, 2);
+    computed_as(&mut cache, &tokens, &Identity::new(b"", equal[0].clone()));
+    for keys in equal {
+        assert_eq!(cache.match_prefix(&tokens, &Identity::new(b"", keys.clone())).unwrap(), 4, "{keys:?}");
+    }
+    for keys in different {
+        assert_eq!(cache.match_prefix(&tokens, &Identity::new(b"", keys.clone())).unwrap(), 0, "{keys:?}");
+    }
+}
+
+#[test]
 fn test_l5_always_leaves_a_token_to_compute() {
     let mut cache = cache(8, 4);
     let tokens: Vec<i32> = (0..20).collect();
