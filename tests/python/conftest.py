@@ -1,4 +1,7 @@
-"""Hypothesis profiles: `dev` while writing, `ci` in `make test`, `long` in `make test-slow`."""
+"""Hypothesis profiles: `dev` while writing, `ci` in `make test`, `long` in `make test-slow`.
+
+`once` makes the statistics of the state machines: many short examples.
+"""
 
 from hypothesis import HealthCheck, settings
 
@@ -9,4 +12,11 @@ settings.register_profile(
     "ci", max_examples=200, deadline=None, derandomize=True, suppress_health_check=_QUIET
 )
 settings.register_profile("long", max_examples=5_000, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "once",
+    max_examples=20_000,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=_QUIET,
+)
 settings.load_profile("dev")

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import octavo
 import pytest
 
+import octavo
 from support.naive_cache import NaiveCache
 from support.naive_scheduler import NaiveScheduler
 from support.views import OUTCOME_HANDLES, PLAN_HANDLES, as_list

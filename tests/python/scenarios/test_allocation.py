@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import resource
+from typing import Any
+
+import pytest
 
 import octavo
-import pytest
 from octavo import OutOfBlocks, Reason
-
 from support.drive import Engine, fill, fill_up, remember
 from support.toy_model import plain_output
 from support.views import CACHE_STATS, SCHEDULER_STATS, as_list, stats_view
@@ -47,6 +48,26 @@ def test_s002_usage_is_zero_at_idle_however_often_the_pool_was_filled() -> None:
     assert engine.scheduler.stats().cached == 8
 
 
+def _bring_to(when: str, engine: Engine, victim: int) -> Any:
+    """Steps until the victim is in the named state. Returns the plan that is out, if one is."""
+    if when in ("partial", "decoding"):
+        for _ in range(1 if when == "partial" else 3):
+            engine.step()
+    elif when == "out":
+        engine.step()
+        plan = engine.begin()
+        assert victim in as_list(plan.seqs)
+        return plan
+    elif when == "preempted":
+        while victim not in engine.step()["preempted"]:
+            assert victim not in engine.reasons
+        assert engine.scheduler.stats().waiting == 1
+    elif when == "ended":
+        while victim not in engine.reasons:
+            engine.step()
+    return None
+
+
 @pytest.mark.parametrize("call", ["abort", "finish"])
 @pytest.mark.parametrize("when", ["waiting", "partial", "decoding", "out", "preempted", "ended"])
 def test_s005_an_end_at_any_state_of_a_request_leaves_nothing(when: str, call: str) -> None:
@@ -57,26 +78,8 @@ def test_s005_an_end_at_any_state_of_a_request_leaves_nothing(when: str, call: s
     engine = Engine(6, 4, max_num_batched_tokens=8)
     other = engine.add(range(100, 107), max_tokens=12)
     victim = engine.add(range(200, 211), max_tokens=9)
-    end = getattr(engine.scheduler, call)
-    plan = None
-    if when == "partial":
-        engine.step()
-    elif when == "decoding":
-        for _ in range(3):
-            engine.step()
-    elif when == "out":
-        engine.step()
-        plan = engine.begin()
-        assert victim in as_list(plan.seqs)
-    elif when == "preempted":
-        for step in engine.steps():
-            if victim in step["preempted"]:
-                break
-        assert engine.scheduler.stats().waiting == 1
-    elif when == "ended":
-        while victim not in engine.reasons:
-            engine.step()
-    end(victim)
+    plan = _bring_to(when, engine, victim)
+    getattr(engine.scheduler, call)(victim)
     if plan is not None:
         engine.end(plan)
     engine.run()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import octavo
 import pytest
-from octavo import Reason, RequestError, StaleHandleError, UnknownHandleError
 
+import octavo
+from octavo import Reason, RequestError, StaleHandleError, UnknownHandleError
 from support.drive import Engine
 from support.toy_model import plain_output
 from support.views import SCHEDULER_STATS, as_list, stats_view
@@ -160,7 +160,7 @@ def test_s075_every_bad_request_is_refused_by_the_name_of_its_argument(
 
 
 def test_s103_an_argument_that_is_not_supported_is_never_ignored() -> None:
-    """Lookahead was accepted and dropped elsewhere; here it is refused, and so is a typing error."""
+    """Lookahead was accepted and ignored elsewhere; here it is refused, and so is a misspelling."""
     with pytest.raises(octavo.ConfigError) as caught:
         octavo.Scheduler(4, num_lookahead=3)
     assert caught.value.field == "num_lookahead"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import octavo
-from octavo.errors import OctavoError, RequestError, StaleHandleError, UnknownHandleError
+from octavo.errors import RequestError, StaleHandleError, StateError, UnknownHandleError
 from stateful.worlds import (
     BAD_EXTRA_KEYS,
     BAD_TOKENS,
@@ -17,8 +18,8 @@ from stateful.worlds import (
     EXTRA_KEYS,
     FORGED,
     HASH_SEEDS,
+    IDENTITIES,
     POOLS,
-    SALTS,
     flipped_kind,
     token_lists,
 )
@@ -26,7 +27,7 @@ from support.cache_pair import CachePair
 
 PICK = st.integers(0, 11)
 MAX_LIVE = 6
-CALLS_ON_ONE = ("close", "table", "num_computed", "fork")
+CALLS_ON_ONE = ("close", "table", "num_computed", "fork", "reserve", "can_reserve", "truncate")
 CALLS_WITH_LENGTH = ("reserve", "can_reserve", "truncate")
 
 
@@ -40,49 +41,40 @@ class CacheMachine(RuleBasedStateMachine):
         block_size=BLOCK_SIZES,
         caching=st.integers(0, 9),
         hash_seed=HASH_SEEDS,
+        prompts=st.lists(token_lists(9, min_size=1), max_size=4),
     )
-    def build(self, num_blocks: int, block_size: int, caching: int, hash_seed: int) -> None:
+    def build(
+        self, num_blocks: int, block_size: int, caching: int, hash_seed: int, prompts: list[Any]
+    ) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         options = {"hash_seed": hash_seed} | self.hashing
         self.pair = CachePair(num_blocks, block_size, prefix_caching=caching > 0, **options)
         self.steps: list[int] = []
+        for prompt in prompts:
+            self.open(prompt, {}, 1)
 
     def seq(self, pick: int) -> int:
+        """One of the live sequences; the first one is made when it is asked for."""
+        if not self.pair.live:
+            assert self.pair.open([]) is None
         return self.pair.live[pick % len(self.pair.live)]
 
-    def some_live(self) -> bool:
-        return bool(self.pair.live)
-
-    def room_for_more(self) -> bool:
-        return len(self.pair.live) < MAX_LIVE
+    def make_place(self) -> None:
+        if len(self.pair.live) == MAX_LIVE:
+            assert self.pair.close(self.pair.live[0]) is None
 
     # --- sequences ---------------------------------------------------------------------------
 
-    @precondition(room_for_more)
-    @rule(tokens=token_lists(12), salt=SALTS, extra_keys=EXTRA_KEYS)
-    def open(self, tokens: Any, salt: bytes, extra_keys: Any) -> None:
-        expected = self.pair.real.match(tokens, salt=salt, extra_keys=extra_keys)
-        assert self.pair.open(tokens, salt=salt, extra_keys=extra_keys) is None
-        assert self.pair.real.num_computed(self.pair.live[-1]) == expected
-
-    @precondition(room_for_more)
-    @rule(tokens=token_lists(12, min_size=1), salt=SALTS, extra_keys=EXTRA_KEYS)
-    def run_prompt(self, tokens: Any, salt: bytes, extra_keys: Any) -> None:
-        self.pair.open(tokens, salt=salt, extra_keys=extra_keys)
+    @rule(tokens=token_lists(12), identity=IDENTITIES, computes=st.integers(0, 4))
+    def open(self, tokens: Any, identity: dict[str, Any], computes: int) -> None:
+        self.make_place()
+        expected = self.pair.real.match(tokens, **identity)
+        assert self.pair.open(tokens, **identity) is None
         seq = self.pair.live[-1]
-        if self.pair.on("reserve", seq, len(tokens)).error is None:
-            rest = tokens[self.pair.real.num_computed(seq) :]
-            assert self.pair.on("advance", seq, rest).error is None
+        assert self.pair.real.num_computed(seq) == expected
+        if computes and self.pair.on("reserve", seq, len(tokens)).error is None:
+            assert self.pair.on("advance", seq, tokens[expected:]).error is None
 
-    @rule(tokens=token_lists(12), salt=SALTS, extra_keys=EXTRA_KEYS)
-    def match(self, tokens: Any, salt: bytes, extra_keys: Any) -> None:
-        state = self.pair.state
-        hit = self.pair.whole("match", tokens, salt=salt, extra_keys=extra_keys).value
-        assert hit % self.block_size == 0
-        assert hit <= max(0, len(tokens) - 1), "a hit leaves a token to compute"
-        assert self.pair.snapshot() == state
-
-    @precondition(some_live)
     @rule(pick=PICK, tokens=token_lists(6))
     def grow(self, pick: int, tokens: Any) -> None:
         seq = self.seq(pick)
@@ -93,140 +85,114 @@ class CacheMachine(RuleBasedStateMachine):
         if error is None:
             assert self.pair.on("advance", seq, tokens).error is None
 
-    @precondition(some_live)
     @rule(pick=PICK, call=st.sampled_from(CALLS_WITH_LENGTH), length=st.integers(-1, 52))
     def change_length(self, pick: int, call: str, length: int) -> None:
         self.pair.on(call, self.seq(pick), length)
 
-    @precondition(some_live)
-    @rule(pick=PICK, fewer=st.integers(0, 5))
-    def roll_back(self, pick: int, fewer: int) -> None:
+    @rule(pick=PICK, fewer=st.integers(0, 5), tokens=token_lists(4))
+    def roll_back(self, pick: int, fewer: int, tokens: Any) -> None:
         seq = self.seq(pick)
         length = max(0, self.pair.real.num_computed(seq) - fewer)
         assert self.pair.on("truncate", seq, length).error is None
+        if len(tokens):
+            self.grow(pick, tokens)
 
-    @precondition(some_live)
-    @rule(pick=PICK, tokens=token_lists(6))
-    def advance(self, pick: int, tokens: Any) -> None:
-        self.pair.on("advance", self.seq(pick), tokens)
+    @rule(pick=PICK, more=st.integers(0, 5), tokens=token_lists(6))
+    def reserve_then_advance(self, pick: int, more: int, tokens: Any) -> None:
+        seq = self.seq(pick)
+        self.pair.on("reserve", seq, self.pair.real.num_computed(seq) + more)
+        error = self.pair.on("advance", seq, tokens).error
+        assert error is None or isinstance(error, StateError)
 
-    @precondition(lambda self: self.some_live() and self.room_for_more())
-    @rule(pick=PICK)
-    def fork(self, pick: int) -> None:
-        assert self.pair.fork(self.seq(pick)) is None
+    @rule(pick=PICK, tokens=token_lists(4))
+    def fork(self, pick: int, tokens: Any) -> None:
+        parent = self.seq(pick)
+        if len(self.pair.live) < MAX_LIVE:
+            assert self.pair.fork(parent) is None
+        if len(tokens):
+            self.grow(len(self.pair.live) - 1, tokens)
 
-    @precondition(some_live)
     @rule(pick=PICK)
     def close(self, pick: int) -> None:
         assert self.pair.close(self.seq(pick)) is None
 
-    # --- arrays ------------------------------------------------------------------------------
+    # --- steps, memory work, looks -----------------------------------------------------------
 
-    @precondition(some_live)
-    @rule(picks=st.lists(PICK, max_size=3))
-    def tables(self, picks: list[int]) -> None:
-        self.pair.over("tables", [self.seq(pick) for pick in picks])
+    @rule(call=st.sampled_from(["begin", "begin", "end", "end", "take", "end some", "clear"]))
+    def work(self, call: str) -> None:
+        if call == "take":
+            self.take_ops()
+        elif call == "begin" and len(self.steps) < 3:
+            self.steps.append(self.pair.whole("begin_step").value)
+        elif call == "end" and self.steps:
+            assert self.pair.whole("end_step", self.steps.pop(0)).error is None
+        elif call == "end some":
+            for step in (0, 1, *self.steps[1:]):
+                if self.steps[:1] != [step]:
+                    assert isinstance(self.pair.whole("end_step", step).error, StateError)
+        elif call == "clear":
+            state = self.pair.state
+            assert self.pair.whole("clear").value or self.pair.snapshot() == state
 
-    @precondition(some_live)
-    @rule(picks=st.lists(st.tuples(PICK, st.integers(0, 9)), max_size=3))
-    def csr(self, picks: list[tuple[int, int]]) -> None:
-        seqs = [self.seq(pick) for pick, _ in picks]
-        self.pair.over("csr", seqs, [length for _, length in picks])
-
-    @precondition(some_live)
-    @rule(picks=st.lists(st.tuples(PICK, st.integers(0, 9), st.integers(0, 5)), max_size=3))
-    def slots(self, picks: list[tuple[int, int, int]]) -> None:
-        seqs = [self.seq(pick) for pick, _, _ in picks]
-        starts, lens = [start for _, start, _ in picks], [length for _, _, length in picks]
-        self.pair.over("slots", seqs, starts, lens)
-
-    # --- steps and memory work ---------------------------------------------------------------
-
-    @rule()
     def take_ops(self) -> None:
         copies = self.pair.take_ops()
         targets = {target for _, target, _ in copies}
         assert len(targets) == len(copies), "no block is the target of two copies"
         assert targets.isdisjoint(source for source, _, _ in copies), "chains are resolved"
 
-    @precondition(lambda self: len(self.steps) < 3)
-    @rule()
-    def begin_step(self) -> None:
-        self.steps.append(self.pair.whole("begin_step").value)
-
-    @precondition(lambda self: self.steps)
-    @rule()
-    def end_oldest_step(self) -> None:
-        assert self.pair.whole("end_step", self.steps.pop(0)).error is None
-
-    @rule(step=st.integers(0, 6))
-    def end_some_step(self, step: int) -> None:
-        error = self.pair.whole("end_step", step).error
-        assert (error is None) == (self.steps[:1] == [step])
-        if error is None:
-            self.steps.pop(0)
-
-    @rule()
-    def clear(self) -> None:
+    @rule(
+        tokens=token_lists(12),
+        identity=IDENTITIES,
+        picks=st.lists(st.tuples(PICK, st.integers(0, 9), st.integers(0, 5)), max_size=3),
+    )
+    def look(self, tokens: Any, identity: Any, picks: list[tuple[int, int, int]]) -> None:
         state = self.pair.state
-        if not self.pair.whole("clear").value:
-            assert self.pair.snapshot() == state
+        hit = self.pair.whole("match", tokens, **identity).value
+        assert hit % self.block_size == 0
+        assert hit <= max(0, len(tokens) - 1), "a hit leaves a token to compute"
+        if self.pair.live:
+            seqs = [self.seq(pick) for pick, _, _ in picks]
+            starts, lens = [start for _, start, _ in picks], [length for _, _, length in picks]
+            self.pair.over("tables", seqs)
+            self.pair.over("csr", seqs, lens)
+            self.pair.over("slots", seqs, starts, lens)
+        assert self.pair.snapshot() == state
 
     # --- misuse ------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.pair.dead)
-    @rule(pick=PICK, call=st.sampled_from(CALLS_ON_ONE + CALLS_WITH_LENGTH))
-    def use_dead_handle(self, pick: int, call: str) -> None:
-        dead = self.pair.dead[pick % len(self.pair.dead)]
-        self.misuse(call, dead, StaleHandleError)
-
-    @rule(forged=FORGED, call=st.sampled_from(CALLS_ON_ONE + CALLS_WITH_LENGTH))
-    def use_forged_handle(self, forged: int, call: str) -> None:
-        if forged not in self.pair.names.real:
-            self.misuse(call, forged, UnknownHandleError)
-
-    @precondition(some_live)
-    @rule(pick=PICK, call=st.sampled_from(CALLS_ON_ONE + CALLS_WITH_LENGTH))
-    def use_wrong_kind(self, pick: int, call: str) -> None:
-        self.misuse(call, flipped_kind(self.seq(pick)), UnknownHandleError)
-
-    @rule(opened=st.integers(1, 8), call=st.sampled_from(CALLS_ON_ONE + CALLS_WITH_LENGTH))
-    def use_foreign_handle(self, opened: int, call: str) -> None:
+    @rule(pick=PICK, forged=FORGED, call=st.sampled_from(CALLS_ON_ONE))
+    def use_wrong_handle(self, pick: int, forged: int, call: str) -> None:
         other = octavo.KVCache(1)
-        foreign = [other.open() for _ in range(opened)][-1]
-        if foreign not in self.pair.names.real:
-            self.misuse(call, foreign, UnknownHandleError)
+        foreign = [other.open() for _ in range(1 + pick)][-1]
+        for handle in (forged, foreign, *map(flipped_kind, self.pair.live[:1])):
+            if handle not in self.pair.names.real:
+                assert isinstance(self.call_with(call, handle), UnknownHandleError)
+        if self.pair.dead:
+            dead = self.pair.dead[pick % len(self.pair.dead)]
+            assert isinstance(self.call_with(call, dead), StaleHandleError)
 
-    def misuse(self, call: str, handle: int, expected: type[OctavoError]) -> None:
+    def call_with(self, call: str, handle: int) -> Exception | None:
         if call in ("fork", "close"):
-            error = getattr(self.pair, call)(handle)
-        elif call in CALLS_WITH_LENGTH:
-            error = self.pair.on(call, handle, 1).error
-        else:
-            error = self.pair.on(call, handle).error
-        assert type(error) is expected
+            return getattr(self.pair, call)(handle)
+        arguments = (1,) if call in CALLS_WITH_LENGTH else ()
+        return self.pair.on(call, handle, *arguments).error
 
-    @rule(tokens=BAD_TOKENS, call=st.sampled_from(["open", "match"]))
-    def pass_bad_tokens(self, tokens: Any, call: str) -> None:
-        with pytest.raises(RequestError) as caught:
-            getattr(self.pair.real, call)(tokens)
-        assert caught.value.argument == "tokens"
-        assert self.pair.snapshot() == self.pair.state
-
-    @precondition(some_live)
-    @rule(pick=PICK, tokens=BAD_TOKENS)
-    def advance_bad_tokens(self, pick: int, tokens: Any) -> None:
-        with pytest.raises(RequestError) as caught:
-            self.pair.real.advance(self.seq(pick), tokens)
-        assert caught.value.argument == "tokens"
-        assert self.pair.snapshot() == self.pair.state
-
-    @rule(before=EXTRA_KEYS, bad=BAD_EXTRA_KEYS, call=st.sampled_from(["open", "match"]))
-    def pass_bad_extra_keys(self, before: Any, bad: Any, call: str) -> None:
-        with pytest.raises(RequestError) as caught:
-            getattr(self.pair.real, call)([0, 1], extra_keys=[*before, bad])
-        assert caught.value.argument == f"extra_keys[{len(before)}]"
-        assert self.pair.snapshot() == self.pair.state
+    @rule(pick=PICK, tokens=BAD_TOKENS, before=EXTRA_KEYS, bad=BAD_EXTRA_KEYS)
+    def pass_bad_arguments(self, pick: int, tokens: Any, before: Any, bad: Any) -> None:
+        real = self.pair.real
+        keys = {"extra_keys": [*before, bad]}
+        calls = [(call, (tokens,), {}, "tokens") for call in (real.open, real.match)]
+        calls += [
+            (call, ([0, 1],), keys, f"extra_keys[{len(before)}]")
+            for call in (real.open, real.match)
+        ]
+        if self.pair.live:
+            calls.append((real.advance, (self.seq(pick), tokens), {}, "tokens"))
+        for call, arguments, options, name in calls:
+            with pytest.raises(RequestError) as caught:
+                call(*arguments, **options)
+            assert caught.value.argument == name
+            assert self.pair.snapshot() == self.pair.state, "L12"
 
     # --- always ------------------------------------------------------------------------------
 
@@ -241,10 +207,13 @@ class CacheMachine(RuleBasedStateMachine):
             return
         while self.pair.live:
             self.pair.close(self.pair.live[-1])
-        self.pair.take_ops()
+        self.take_ops()
         while self.steps:
             self.pair.whole("end_step", self.steps.pop(0))
         stats = self.pair.real.stats()
+        for name in ("prefix_hits", "merged_blocks", "evicted_blocks", "copies"):
+            if getattr(stats, name):
+                event(f"some {name}")
         assert stats.available == stats.usable, "at idle every block is available"
         assert self.pair.whole("clear").value
         assert self.pair.real.stats().blank == self.num_blocks
@@ -264,4 +233,4 @@ class OneBitCacheMachine(CacheMachine):
 
 TestCache = CacheMachine.TestCase
 TestCollidingCache = CollidingCacheMachine.TestCase
-TestOneBitCache = OneBitCacheMachine.TestCase
+TestOneBitCache = pytest.mark.slow(OneBitCacheMachine.TestCase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,19 @@ from hypothesis import strategies as st
 
 POOLS = st.integers(1, 12)
 BLOCK_SIZES = st.integers(1, 4)
-SALTS = st.sampled_from([b"", b"s"])
 HASH_SEEDS = st.sampled_from([0, 1, 2**64 - 1])
-EXTRA_KEYS = st.sampled_from(
-    [
-        (),
-        (),
-        ((0, None, "adapter", b"s"),),
-        ((2, None, "tenant", b"s"),),
-        ((0, 3, "image", b"a"),),
-        ((1, 5, "image", b"a"), (0, 3, "image", b"b")),
-        ((0, 3, "image", b"b"), (1, 5, "image", b"a"), (0, 3, "image", b"b")),
-    ]
+# Most sequences are plain, so that they meet; the others differ from them and from each other.
+_KEYS = [
+    ((0, None, "adapter", b"s"),),
+    ((2, None, "tenant", b"s"),),
+    ((0, 3, "image", b"a"),),
+    ((1, 5, "image", b"a"), (0, 3, "image", b"b")),
+    ((0, 3, "image", b"b"), (1, 5, "image", b"a"), (0, 3, "image", b"b")),
+]
+IDENTITIES = st.sampled_from(
+    [{}] * 8 + [{"salt": b"s"}] * 2 + [{"extra_keys": keys} for keys in _KEYS]
 )
+EXTRA_KEYS = st.sampled_from([(), *_KEYS])
 BAD_EXTRA_KEYS = st.sampled_from(
     [
         (0, 3, "image"),
@@ -40,15 +41,22 @@ BAD_EXTRA_KEYS = st.sampled_from(
 )
 
 
-def _shaped(tokens: list[int], dtype: Any) -> Any:
+DTYPES = st.sampled_from([None, None, None, np.int32, np.int64, np.uint8])
+
+
+def _zeros_and_ones(length: int, ones: list[int], dtype: Any) -> Any:
+    tokens = [int(position in ones) for position in range(length)]
     return tokens if dtype is None else np.array(tokens, dtype=dtype)
 
 
 def token_lists(max_size: int, min_size: int = 0) -> st.SearchStrategy[Any]:
-    """Up to `max_size` tokens, as a list or as an array of some integer type."""
-    tokens = st.lists(st.integers(0, 1), min_size=min_size, max_size=max_size)
-    dtypes = st.sampled_from([None, None, np.int32, np.int64, np.uint8])
-    return st.builds(_shaped, tokens, dtypes)
+    """Up to `max_size` tokens, nearly all of them 0, so that most have a prefix in common.
+
+    As a list, or as an array of some integer type.
+    """
+    lengths = st.integers(min_size, max_size)
+    ones = st.lists(st.integers(0, max_size), max_size=2)
+    return st.builds(_zeros_and_ones, lengths, ones, DTYPES)
 
 
 BAD_TOKENS = st.sampled_from(
@@ -76,3 +84,48 @@ FORGED = st.sampled_from([0, 1, 7, -1, 2**63 - 1, 1 << 60, 2 << 60, 3 << 60, (2 
 def flipped_kind(handle: int) -> int:
     """The same handle said to be of the other kind."""
     return handle ^ (3 << 60)
+
+
+# A crowd: a few sequences fit at first, and then grow into each other.
+CROWDED_POOLS = st.sampled_from([6, 5, 8, 4, 7, 10, 12, 9, 3, 2, 1])
+SCHEDULER_OPTIONS = st.fixed_dictionaries(
+    {
+        "block_size": BLOCK_SIZES,
+        "max_num_seqs": st.sampled_from([4, 3, 5, 2, 1]),
+        "max_num_batched_tokens": st.sampled_from([12, 8, 10, 5, 6, 3, 4, 2, 1]),
+        "max_model_len": st.sampled_from([24, 16, 24, 12, 24, 7, 3, 2]),
+        "max_partial_prefills": st.integers(1, 3),
+        "long_prefill_threshold": st.sampled_from([0, 0, 1, 2, 5]),
+        "watermark": st.sampled_from([0.0, 0.01, 0.25, 0.5, 0.99]),
+        "prefix_caching": st.sampled_from([True, True, True, False]),
+    }
+)
+REQUEST_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "stop_token_ids": st.sampled_from([(1,), (0, 1), (7,)]),
+        "arrival": st.sampled_from([-1.0, 0.0, 0.5, 2.0, 9.0]),
+        "adapter": st.sampled_from([0, 0, 1, 2**63 - 1]),
+        "use_cache": st.sampled_from([True, False]),
+        "priority": st.integers(-1, 1),
+        "tenant": st.integers(0, 1),
+        "deadline": st.sampled_from([0.0, 5.0]),
+    },
+)
+BAD_REQUESTS = st.sampled_from(
+    [
+        ("max_tokens", {"max_tokens": -1}),
+        ("min_tokens", {"max_tokens": 2, "min_tokens": -1}),
+        ("min_tokens", {"max_tokens": 2, "min_tokens": 3}),
+        ("stop_token_ids", {"max_tokens": 2, "stop_token_ids": [-1]}),
+        ("n", {"max_tokens": 2, "n": 2}),
+        ("n", {"max_tokens": 2, "n": 0}),
+        ("ready", {"max_tokens": 2, "ready": False}),
+        ("key", {"max_tokens": 2, "key": 1.0}),
+        ("arrival", {"max_tokens": 2, "arrival": math.nan}),
+        ("arrival", {"max_tokens": 2, "arrival": math.inf}),
+        ("deadline", {"max_tokens": 2, "deadline": -math.inf}),
+        ("adapter", {"max_tokens": 2, "adapter": -1}),
+        ("tenant", {"max_tokens": 2, "tenant": -1}),
+    ]
+)

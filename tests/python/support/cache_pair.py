@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import octavo
-from octavo.errors import OctavoError
 from support.naive_cache import NaiveCache
 from support.pairing import (
     Names,
@@ -17,6 +16,9 @@ from support.pairing import (
     slot_of,
 )
 from support.views import CACHE_STATS, as_list, stats_view
+
+if TYPE_CHECKING:
+    from octavo.errors import OctavoError
 
 
 class CachePair:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import octavo
-
 from support.toy_model import PagedModel
 from support.views import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class Engine:
@@ -85,6 +86,21 @@ class Engine:
         assert stats.available == stats.usable
         assert stats.held == stats.running == stats.waiting == stats.requests == 0
         assert not self.scheduler.has_work
+
+
+def older_prompt_beside_two_decodes() -> tuple[Engine, list[int], int]:
+    """An engine whose next step takes a decode out of the plan that it is already in.
+
+    Pool 6 x 4, budget 8, no cache. Two decodes own two blocks each, an older prompt of 16 has
+    computed 8 tokens in the other two: it needs a block, and the younger decode has to go.
+    """
+    engine = Engine(6, 4, max_num_batched_tokens=8, prefix_caching=False)
+    decodes = [engine.add(range(first, first + 3), 8, arrival=5.0) for first in (100, 200)]
+    engine.step()
+    prompt = engine.add(range(16), 1, arrival=0.0)
+    assert engine.step()["num_tokens"] == [1, 1, 6]
+    assert engine.step()["num_tokens"] == [1, 1, 2], "a chunk of 2 fills the prompt's last block"
+    return engine, decodes, prompt
 
 
 def fill(cache: Any, tokens: Sequence[int], **identity: Any) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +14,9 @@ from octavo.errors import (
     StaleHandleError,
     UnknownHandleError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def assert_same_view(real: dict[str, Any], twin: dict[str, Any]) -> None:
         for name in real
         if real[name] != twin.get(name)
     }
+    assert real.keys() == twin.keys()
     assert not differing, "\n".join(f"{name}: {both}" for name, both in differing.items())
 
 

@@ -18,7 +18,15 @@ from support.pairing import (
     result_of,
 )
 from support.replay import TableMirror
-from support.views import PLAN_ARRAYS, SCHEDULER_STATS, as_list, outcome_view, plan_view, stats_view
+from support.views import (
+    PLAN_ARRAYS,
+    PLAN_CSR,
+    SCHEDULER_STATS,
+    as_list,
+    outcome_view,
+    plan_view,
+    stats_view,
+)
 
 
 class SchedulerPair:
@@ -31,6 +39,7 @@ class SchedulerPair:
         self.seqs: list[int] = []
         self.out: tuple[Any, Any] | None = None  # the real and the twin's plan
         self.committed: list[Any] = []
+        self.reasons: set[int] = set()
         self.plan_out: dict[str, Any] | None = None
         self.mirror = TableMirror()
         self.state = self.snapshot()
@@ -101,6 +110,7 @@ class SchedulerPair:
             )
             self.out = self.plan_out = None
             self.committed.append(real_plan)
+            self.reasons |= set(as_list(real.value.reasons))
         self._settle(real, twin)
         return real
 
@@ -143,7 +153,7 @@ class SchedulerPair:
         if self.out is not None and self.plan_out is not None:
             assert_same_view(self.plan_out, plan_view(self.out[0], self.names.of_real))
         for plan in self.committed[-1:]:
-            for name in PLAN_ARRAYS:
+            for name in (*PLAN_ARRAYS, *PLAN_CSR):
                 with pytest.raises(StateError):
                     getattr(plan, name)
 

@@ -7,11 +7,13 @@ is wrong, stale, copied too late or given to two sequences therefore changes the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.replay import TableMirror
 from support.views import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 VOCABULARY = 1_000
 _START = 17
@@ -72,9 +74,7 @@ class PagedModel:
         self.mirror.apply(plan)
         self.copy(as_list(plan.copies))
         starts = as_list(plan.query_start)
-        tokens, positions, slots = map(
-            as_list, (plan.token_ids, plan.positions, plan.slot_mapping)
-        )
+        tokens, positions, slots = map(as_list, (plan.token_ids, plan.positions, plan.slot_mapping))
         digests = list[int]()
         for place, (row, length) in enumerate(
             zip(as_list(plan.rows), as_list(plan.seq_lens), strict=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _POOL_STATS = (
     "num_blocks",
@@ -73,8 +75,7 @@ def stats_view(stats: Any, names: tuple[str, ...]) -> dict[str, int]:
 
 def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any]:
     """A plan's numbers and arrays, its handles replaced by names that both sides share."""
-    names = (*PLAN_ARRAYS, *PLAN_CSR) if hasattr(plan, PLAN_CSR[0]) else PLAN_ARRAYS
-    view = {name: as_list(getattr(plan, name)) for name in names}
+    view = {name: as_list(getattr(plan, name)) for name in (*PLAN_ARRAYS, *PLAN_CSR)}
     for name in PLAN_HANDLES:
         view[name] = [name_of(handle) for handle in view[name]]
     return view | {"number": plan.number, "num_decodes": plan.num_decodes}
