@@ -145,7 +145,7 @@ fn tokens(longest: usize) -> impl Strategy<Value = Vec<i32>> {
 fn op() -> impl Strategy<Value = Op> {
     let seq = 0usize..8;
     prop_oneof![
-        8 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Open { tokens, identity }),
+        5 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Open { tokens, identity }),
         4 => (seq.clone(), 0usize..14, tokens(2))
             .prop_map(|(seq, keep, more)| Op::OpenLike { seq, keep, more }),
         6 => (seq.clone(), 0usize..20).prop_map(|(seq, num_tokens)| Op::Reserve { seq, num_tokens }),
@@ -154,13 +154,13 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(seq, tokens)| Op::Advance { seq, tokens }),
         14 => (seq.clone(), tokens(6)).prop_map(|(seq, tokens)| Op::Grow { seq, tokens }),
         6 => (seq.clone(), 0usize..16).prop_map(|(seq, num_tokens)| Op::Truncate { seq, num_tokens }),
-        6 => seq.clone().prop_map(|seq| Op::Fork { seq }),
+        3 => seq.clone().prop_map(|seq| Op::Fork { seq }),
         8 => seq.clone().prop_map(|seq| Op::Close { seq }),
-        8 => (seq.clone(), any::<bool>(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
+        12 => (seq.clone(), any::<bool>(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
             .prop_map(|(seq, cuts, tokens, takes_ops)| Op::Branch { seq, cuts, tokens, takes_ops }),
         5 => (seq.clone(), 1usize..4, prop::collection::vec(0..2i32, 1..4))
             .prop_map(|(seq, by, tokens)| Op::Rewind { seq, by, tokens }),
-        3 => (1usize..5).prop_map(|count| Op::CloseNewest { count }),
+        5 => (1usize..6).prop_map(|count| Op::CloseNewest { count }),
         2 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Match { tokens, identity }),
         2 => (
             prop::collection::vec(0usize..8, 0..4),
@@ -169,8 +169,8 @@ fn op() -> impl Strategy<Value = Op> {
         )
             .prop_map(|(seqs, starts, lens)| Op::Views { seqs, starts, lens }),
         5 => Just(Op::TakeOps),
-        3 => Just(Op::BeginStep),
-        4 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
+        5 => Just(Op::BeginStep),
+        5 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
         1 => (0u64..6).prop_map(|step| Op::EndAnyStep { step }),
         1 => Just(Op::Clear),
         1 => (0usize..20, 0usize..10).prop_map(|(seq, call)| Op::Dead { seq, call }),
