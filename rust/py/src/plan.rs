@@ -3,34 +3,32 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use octavo_core::{Dtype, Section, StepPlan};
+use numpy::PyArray1;
+use octavo_core::{Csr, Dtype, Section, StepPlan};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays;
 use crate::errors::{Failure, Outcome};
+use crate::scheduler::PyScheduler;
 
 /// What a step runs: flat arrays, all in one buffer. A committed plan gives no more of them; those already asked for
 /// stay as they are.
 #[pyclass(frozen, name = "StepPlan", module = "octavo._core")]
 pub(crate) struct PyStepPlan {
     plan: Arc<StepPlan>,
-    scheduler: Arc<Identity>,
+    scheduler: Py<PyScheduler>,
     committed: AtomicBool,
 }
 
-/// Tells one scheduler's plans from another's, by address.
-#[derive(Default)]
-pub(crate) struct Identity;
-
 impl PyStepPlan {
-    pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Arc<Identity>) -> Self {
+    pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Py<PyScheduler>) -> Self {
         Self { plan, scheduler, committed: AtomicBool::new(false) }
     }
 
     /// Refuses a plan of another scheduler, and one that was committed.
-    pub(crate) fn check_out(&self, scheduler: &Arc<Identity>) -> Outcome<u64> {
-        if !Arc::ptr_eq(&self.scheduler, scheduler) {
+    pub(crate) fn check_out(&self, scheduler: &Bound<'_, PyScheduler>) -> Outcome<u64> {
+        if !self.scheduler.is(scheduler) {
             return Err(Failure::State("the plan is another scheduler's"));
         }
         self.check_uncommitted()?;
@@ -41,12 +39,35 @@ impl PyStepPlan {
         self.committed.store(true, Ordering::Release);
     }
 
+    /// The tables of the plan's rows for the lengths after it, compressed. Built when asked for, O(blocks).
+    fn csr(&self, py: Python<'_>) -> Outcome<Csr> {
+        self.check_uncommitted()?;
+        let state = self.scheduler.get().lock(py)?;
+        let scheduler = state.scheduler();
+        // The tables are those of the newest step: this plan's, while it is the only one out.
+        let (tables, width) = (scheduler.block_tables(0).unwrap_or_default(), scheduler.table_width());
+        let mut csr = Csr { indptr: vec![0], ..Csr::default() };
+        for (&row, &len) in self.plan.rows().iter().zip(self.plan.seq_lens()) {
+            let (row, len) = (row.cast_unsigned() as usize, len.cast_unsigned() as usize);
+            let blocks = len.div_ceil(scheduler.block_size());
+            csr.indices.extend_from_slice(&tables[row * width..][..blocks]);
+            csr.indptr.push(small(csr.indices.len()));
+            csr.last_page_len.push(small(len - blocks.saturating_sub(1) * scheduler.block_size()));
+        }
+        Ok(csr)
+    }
+
     fn check_uncommitted(&self) -> Outcome<()> {
         if self.committed.load(Ordering::Acquire) {
             return Err(Failure::State("the plan was committed"));
         }
         Ok(())
     }
+}
+
+/// A number that `int32` block tables bound.
+fn small(value: usize) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
 }
 
 /// A read-only view of the section called `name`.
@@ -103,6 +124,24 @@ macro_rules! plan_methods {
                 let bytes = slf.get().plan.bytes();
                 // SAFETY: as in `section`.
                 Ok(unsafe { arrays::view::<u8>(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
+            }
+
+            /// int32[N+1]: where each row's blocks begin in `kv_indices`.
+            #[getter]
+            fn kv_indptr<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+                Ok(PyArray1::from_vec(py, self.csr(py)?.indptr))
+            }
+
+            /// int32: the blocks that hold each row's tokens after this step.
+            #[getter]
+            fn kv_indices<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+                Ok(PyArray1::from_vec(py, self.csr(py)?.indices))
+            }
+
+            /// int32[N]: tokens in each row's last block.
+            #[getter]
+            fn kv_last_page_len<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+                Ok(PyArray1::from_vec(py, self.csr(py)?.last_page_len))
             }
 
             /// Where each array lies in `buffer`: dtype, offset in bytes and shape, by name.

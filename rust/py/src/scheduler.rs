@@ -14,7 +14,7 @@ use crate::errors::{Failure, Outcome};
 use crate::handles;
 use crate::identity::identity;
 use crate::outcome::PyOutcome;
-use crate::plan::{Identity, PyStepPlan};
+use crate::plan::PyStepPlan;
 use crate::stats::SchedulerStats;
 
 /// Decides what every step runs, on which blocks.
@@ -23,10 +23,9 @@ use crate::stats::SchedulerStats;
 #[pyclass(frozen, name = "Scheduler", module = "octavo._core")]
 pub(crate) struct PyScheduler {
     state: Mutex<State>,
-    identity: Arc<Identity>,
 }
 
-struct State {
+pub(crate) struct State {
     scheduler: Scheduler,
     /// One buffer for each plan that may be out, and one more, so that the newest committed plan can still be looked at.
     ring: Vec<Arc<StepPlan>>,
@@ -42,8 +41,14 @@ fn free_buffer(ring: &mut [Arc<StepPlan>]) -> Option<&mut Arc<StepPlan>> {
     ring.get_mut(free.unwrap_or(0))
 }
 
+impl State {
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+}
+
 impl PyScheduler {
-    fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, State>> {
+    pub(crate) fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, State>> {
         Ok(self.state.lock_py_attached(py)?)
     }
 }
@@ -67,7 +72,7 @@ impl PyScheduler {
         let inflight_steps = usize::try_from(config.inflight_steps).unwrap_or(0);
         let scheduler = Scheduler::new(&config).map_err(|error| options.refusal(error))?;
         let ring = vec![Arc::default(); inflight_steps + 1];
-        Ok(Self { state: Mutex::new(State { scheduler, ring }), identity: Arc::default() })
+        Ok(Self { state: Mutex::new(State { scheduler, ring }) })
     }
 
     /// Takes a request into the queue.
@@ -152,8 +157,8 @@ impl PyScheduler {
     }
 
     /// Decides the next step; None where nothing can run before a commit or an `add`.
-    fn step(&self, py: Python<'_>, now: f64) -> Outcome<Option<PyStepPlan>> {
-        let mut state = self.lock(py)?;
+    fn step(slf: &Bound<'_, Self>, now: f64) -> Outcome<Option<PyStepPlan>> {
+        let mut state = slf.get().lock(slf.py())?;
         let State { scheduler, ring } = &mut *state;
         let Some(buffer) = free_buffer(ring) else {
             return Err(Failure::State("the ring of plans is empty"));
@@ -162,21 +167,21 @@ impl PyScheduler {
             return Err(Failure::State("the plan's buffer is in use"));
         };
         let planned = scheduler.step(now, plan)?;
-        Ok(planned.then(|| PyStepPlan::new(Arc::clone(buffer), Arc::clone(&self.identity))))
+        Ok(planned.then(|| PyStepPlan::new(Arc::clone(buffer), slf.clone().unbind())))
     }
 
     /// Hands the step's sampled tokens back, in the order of `sample_seqs`.
     #[pyo3(signature = (plan, tokens, counts=None))]
     fn commit(
-        &self,
+        slf: &Bound<'_, Self>,
         plan: &Bound<'_, PyStepPlan>,
         tokens: &Bound<'_, PyAny>,
         counts: Option<&Bound<'_, PyAny>>,
     ) -> Outcome<PyOutcome> {
         let tokens = arrays::tokens(tokens, "tokens");
         let counts = counts.map(|counts| arrays::tokens(counts, "counts")).transpose();
-        let mut state = self.lock(plan.py())?;
-        let number = plan.get().check_out(&self.identity)?;
+        let mut state = slf.get().lock(plan.py())?;
+        let number = plan.get().check_out(slf)?;
         let mut outcome = octavo_core::Outcome::default();
         state.scheduler.commit(number, &tokens?, counts?.as_deref(), &mut outcome)?;
         plan.get().set_committed();

@@ -16,6 +16,7 @@ EXAMPLES = [
     errors.StateError("nothing is out"),
     errors.StateError("law L3 is broken", 3),
     errors.OutOfBlocks(3, 1),
+    errors.TraceError("rush.csv", 7, "output_tokens is 0"),
     errors.MissingDependencyError("cupy", "install it"),
 ]
 

@@ -23,6 +23,7 @@ INT32 = (
     "zero",
 )
 ARRAYS = INT64 + INT32
+CSR = ("kv_indptr", "kv_indices", "kv_last_page_len")
 
 
 def build(**options) -> octavo.Scheduler:
@@ -91,10 +92,18 @@ def test_layout_finds_every_array_in_the_buffer(scheduler):
             assert offset % read.itemsize == 0
 
 
+def test_csr_is_built_when_asked_for(scheduler):
+    scheduler.commit(scheduler.step(0.0), [1, 1])
+    plan = scheduler.step(1.0)
+    assert plan.seq_lens.tolist() == [7, 3]
+    assert {getattr(plan, name).dtype for name in CSR} == {np.dtype(np.int32)}
+    assert [getattr(plan, name).tolist() for name in CSR] == [[0, 2, 3], [0, 1, 2], [3, 3]]
+
+
 def test_committed_plan_gives_no_array(scheduler):
     plan = scheduler.step(0.0)
     scheduler.commit(plan, [1, 1])
-    for name in (*ARRAYS, "buffer", "layout"):
+    for name in (*ARRAYS, *CSR, "buffer", "layout"):
         with pytest.raises(octavo.StateError):
             getattr(plan, name)
     assert (plan.number, plan.num_decodes) == (0, 0)
