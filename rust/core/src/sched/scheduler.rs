@@ -101,7 +101,8 @@ impl Scheduler {
                 rank,
                 undated,
                 max_len,
-                min_tokens: request.min_tokens,
+                // No sequence has as many outputs as tokens: more says nothing more.
+                min_tokens: request.min_tokens.min(max_len),
                 stop_token_ids: request.stop_token_ids.into_boxed_slice(),
                 samples: request.max_tokens > 0,
                 identity: request.identity,
