@@ -27,6 +27,7 @@ pub(crate) struct PyKvCache {
 }
 
 impl PyKvCache {
+    /// Arguments are read before: reading one may run Python, which may call this very object.
     fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, KvCache>> {
         Ok(self.cache.lock_py_attached(py)?)
     }
@@ -82,7 +83,8 @@ impl PyKvCache {
 
     /// How many tokens of `seq` are computed.
     fn num_computed(&self, seq: &Bound<'_, PyAny>) -> Outcome<usize> {
-        Ok(self.lock(seq.py())?.num_computed(handles::sequence(seq)?)?)
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.num_computed(id)?)
     }
 
     /// Makes room for `num_tokens` in all; a shared or published tail is copied first.
@@ -118,12 +120,14 @@ impl PyKvCache {
 
     /// A sequence that shares the computed blocks of `seq`; both must `reserve` before they `advance`.
     fn fork(&self, seq: &Bound<'_, PyAny>) -> Outcome<i64> {
-        Ok(self.lock(seq.py())?.fork(handles::sequence(seq)?)?.raw())
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.fork(id)?.raw())
     }
 
     /// Releases `seq`, tail first.
     fn close(&self, seq: &Bound<'_, PyAny>) -> Outcome<()> {
-        Ok(self.lock(seq.py())?.close(handles::sequence(seq)?)?)
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.close(id)?)
     }
 
     /// How many tokens a sequence opened with `tokens` would have computed; changes nothing.
@@ -141,8 +145,9 @@ impl PyKvCache {
 
     /// The block ids of `seq` in order, int32.
     fn table<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+        let id = handles::sequence(seq)?;
         let cache = self.lock(seq.py())?;
-        let blocks: Vec<i32> = cache.table(handles::sequence(seq)?)?.iter().map(|block| block.get()).collect();
+        let blocks: Vec<i32> = cache.table(id)?.iter().map(|block| block.get()).collect();
         drop(cache);
         Ok(PyArray1::from_vec(seq.py(), blocks))
     }

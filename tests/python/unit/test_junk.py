@@ -160,3 +160,18 @@ def test_constructors_survive_junk(kind, data):
         for name in chosen
     }
     attempt(kind, **{"num_blocks": 3, **options})
+
+
+@pytest.mark.parametrize(
+    "name", ["num_computed", "reserve", "can_reserve", "truncate", "table", "fork", "close"]
+)
+def test_reading_an_argument_may_call_the_cache_itself(name):
+    cache = octavo.KVCache(4, 2)
+    seq = cache.open()
+
+    class Handle:
+        def __index__(self) -> int:
+            return seq + cache.stats().held
+
+    arguments = [Handle()] + [0] * (CACHE_CALLS[name] - 1)
+    getattr(cache, name)(*arguments)
