@@ -175,3 +175,14 @@ def test_reading_an_argument_may_call_the_cache_itself(name):
 
     arguments = [Handle()] + [0] * (CACHE_CALLS[name] - 1)
     getattr(cache, name)(*arguments)
+
+
+@pytest.mark.parametrize("length", [0, 2**40, 2**62])
+@pytest.mark.parametrize("base", [list, tuple])
+def test_length_that_a_subclass_claims_is_not_believed(base, length):
+    class Liar(base):
+        def __len__(self) -> int:
+            return length
+
+    cache = octavo.KVCache(4, 2)
+    assert cache.num_computed(cache.open(Liar([1, 2, 3]))) == 0
