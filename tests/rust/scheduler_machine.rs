@@ -28,7 +28,6 @@ use octavo_core::{
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use support::bridge;
-use support::cache::Fault;
 use support::names::{Identity, Span};
 use support::scheduler::{Ending, ModelOutcome, ModelPlan, SchedulerModel, Submitted, World};
 
