@@ -159,7 +159,12 @@ impl PyKvCache {
         let cache = self.lock(py)?;
         let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
         let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        let mut flat = vec![0; tables.len() * width];
+        let mut flat = Vec::new();
+        let size = tables.len().saturating_mul(width);
+        if flat.try_reserve_exact(size).is_err() {
+            return Err(Failure::request("seqs", "more output than fits into memory"));
+        }
+        flat.resize(size, 0);
         for (row, table) in tables.iter().enumerate() {
             for (entry, block) in flat[row * width..].iter_mut().zip(*table) {
                 *entry = block.get();

@@ -186,3 +186,19 @@ def test_length_that_a_subclass_claims_is_not_believed(base, length):
 
     cache = octavo.KVCache(4, 2)
     assert cache.num_computed(cache.open(Liar([1, 2, 3]))) == 0
+
+
+def test_output_that_no_memory_holds_is_refused():
+    cache = octavo.KVCache(10**5, 256)
+    seq = cache.open()
+    cache.reserve(seq, 256 * 10**5)
+    many = np.full(10**6, seq)
+    whole = np.full(10**6, 256 * 10**5)
+    for call in (
+        lambda: cache.tables(many),
+        lambda: cache.csr(many, whole),
+        lambda: cache.slots(many, np.zeros_like(many), whole),
+    ):
+        with pytest.raises(octavo.RequestError, match="more output than fits"):
+            call()
+    cache.audit()
