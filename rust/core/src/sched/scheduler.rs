@@ -277,7 +277,7 @@ impl Scheduler {
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         let State { cache, counters, queue, rows, requests, out, .. } = &self.state;
-        let running = rows.iter().filter(|(_, runner)| !runner.ended).count();
+        let running = rows.in_order().filter(|runner| !runner.ended).count();
         SchedulerStats {
             prefix_queries: counters.prefix_queries,
             prefix_hits: counters.prefix_hits,
