@@ -23,9 +23,9 @@ MACHINES = {
 HEADER = """\
 # What the state machines saw
 
-Written by `write_statistics.py`: 20,000 examples of up to 20 rules each for every machine, the package and
-its naive twin compared after every call. A rule makes up to a dozen calls. Percentages are the shares of
-examples in which such a thing happened at least once.
+Written by `write_statistics.py`: 20,000 examples of up to 20 rules each for every machine, the
+package and its naive twin compared after every call. A rule makes up to a dozen calls. Percentages
+are the shares of examples in which such a thing happened at least once.
 """
 # Lines about Hypothesis's own retries say nothing about the package, and are very long.
 NOISE = re.compile(r"Retried draw|gave up because|^\s*$")
