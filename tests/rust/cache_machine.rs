@@ -13,6 +13,7 @@
     clippy::cast_sign_loss,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::too_many_lines,
     clippy::unwrap_used,
     reason = "a test over tiny worlds: it stops at the first surprise, and its model is shared"
@@ -20,11 +21,14 @@
 
 mod support;
 
+use std::cell::RefCell;
+
 use octavo_core::{CacheConfig, KvCache, Room, SequenceId};
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use support::bridge;
 use support::cache::{CacheModel, Fault, Room as ModelRoom};
+use support::census::Census;
 use support::names::{Identity, Span};
 
 #[derive(Clone, Debug)]
@@ -39,6 +43,11 @@ struct World {
 #[derive(Clone, Debug)]
 enum Op {
     Open {
+        tokens: Vec<i32>,
+        identity: usize,
+    },
+    /// Opens and computes all of the tokens.
+    Start {
         tokens: Vec<i32>,
         identity: usize,
     },
@@ -145,7 +154,8 @@ fn tokens(longest: usize) -> impl Strategy<Value = Vec<i32>> {
 fn op() -> impl Strategy<Value = Op> {
     let seq = 0usize..8;
     prop_oneof![
-        8 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Open { tokens, identity }),
+        3 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Open { tokens, identity }),
+        10 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Start { tokens, identity }),
         4 => (seq.clone(), 0usize..14, tokens(2))
             .prop_map(|(seq, keep, more)| Op::OpenLike { seq, keep, more }),
         6 => (seq.clone(), 0usize..20).prop_map(|(seq, num_tokens)| Op::Reserve { seq, num_tokens }),
@@ -154,13 +164,13 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(seq, tokens)| Op::Advance { seq, tokens }),
         14 => (seq.clone(), tokens(6)).prop_map(|(seq, tokens)| Op::Grow { seq, tokens }),
         6 => (seq.clone(), 0usize..16).prop_map(|(seq, num_tokens)| Op::Truncate { seq, num_tokens }),
-        6 => seq.clone().prop_map(|seq| Op::Fork { seq }),
+        3 => seq.clone().prop_map(|seq| Op::Fork { seq }),
         8 => seq.clone().prop_map(|seq| Op::Close { seq }),
-        8 => (seq.clone(), any::<bool>(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
+        12 => (seq.clone(), any::<bool>(), prop::collection::vec(0..2i32, 1..4), any::<bool>())
             .prop_map(|(seq, cuts, tokens, takes_ops)| Op::Branch { seq, cuts, tokens, takes_ops }),
         5 => (seq.clone(), 1usize..4, prop::collection::vec(0..2i32, 1..4))
             .prop_map(|(seq, by, tokens)| Op::Rewind { seq, by, tokens }),
-        3 => (1usize..5).prop_map(|count| Op::CloseNewest { count }),
+        5 => (1usize..6).prop_map(|count| Op::CloseNewest { count }),
         2 => (tokens(14), identity_index()).prop_map(|(tokens, identity)| Op::Match { tokens, identity }),
         2 => (
             prop::collection::vec(0usize..8, 0..4),
@@ -169,8 +179,8 @@ fn op() -> impl Strategy<Value = Op> {
         )
             .prop_map(|(seqs, starts, lens)| Op::Views { seqs, starts, lens }),
         5 => Just(Op::TakeOps),
-        3 => Just(Op::BeginStep),
-        4 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
+        5 => Just(Op::BeginStep),
+        5 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
         1 => (0u64..6).prop_map(|step| Op::EndAnyStep { step }),
         1 => Just(Op::Clear),
         1 => (0usize..20, 0usize..10).prop_map(|(seq, call)| Op::Dead { seq, call }),
@@ -178,14 +188,18 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn world() -> impl Strategy<Value = World> {
-    (prop_oneof![1usize..=12, 4usize..=12], 1usize..=4, prop::bool::weighted(0.9), any::<u64>()).prop_map(
-        |(num_blocks, block_size, prefix_caching, hash_seed)| World {
+    (
+        prop_oneof![1 => 1usize..=12, 4 => 6usize..=12],
+        prop_oneof![1 => Just(1usize), 6 => 2usize..=4],
+        prop::bool::weighted(0.9),
+        any::<u64>(),
+    )
+        .prop_map(|(num_blocks, block_size, prefix_caching, hash_seed)| World {
             num_blocks,
             block_size,
             prefix_caching,
             hash_seed,
-        },
-    )
+        })
 }
 
 /// The core and the model side by side.
@@ -195,6 +209,7 @@ struct Pair {
     /// Live sequences: the model's number and the core's handle.
     live: Vec<(usize, SequenceId)>,
     dead: Vec<(usize, SequenceId)>,
+    census: Census,
 }
 
 impl Pair {
@@ -211,6 +226,7 @@ impl Pair {
             model: CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching),
             live: Vec::new(),
             dead: Vec::new(),
+            census: Census::default(),
         }
     }
 
@@ -221,6 +237,13 @@ impl Pair {
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Open { tokens, identity } => self.open(tokens, &identities()[*identity]),
+            Op::Start { tokens, identity } => {
+                self.open(tokens, &identities()[*identity]);
+                let (model, core) = *self.live.last().expect("just opened");
+                let hit = self.model.sequence(model).expect("live").tokens.len();
+                self.reserve(model, core, tokens.len());
+                self.advance(model, core, &tokens[hit..]);
+            }
             Op::OpenLike { seq, keep, more } => {
                 if let Some((model, _)) = self.pick(*seq) {
                     let like = self.model.sequence(model).expect("live").clone();
@@ -333,24 +356,28 @@ impl Pair {
             Err(error) => Err(bridge::fault(&error)),
         };
         assert_eq!(found, expected, "reserve");
+        self.census.add(&format!("reserve: {}", outcome_of(&expected)), 1);
     }
 
     fn advance(&mut self, model: usize, core: SequenceId, tokens: &[i32]) {
         let expected = self.model.advance(model, tokens);
         let found = self.core.advance(core, tokens).map_err(|error| bridge::fault(&error));
         assert_eq!(found, expected, "advance");
+        self.census.add(if expected.is_ok() { "advance: accepted" } else { "advance: refused" }, 1);
     }
 
     fn truncate(&mut self, model: usize, core: SequenceId, num_tokens: usize) {
         let expected = self.model.truncate(model, num_tokens);
         let found = self.core.truncate(core, num_tokens).map_err(|error| bridge::fault(&error));
         assert_eq!(found, expected, "truncate");
+        self.census.add(if expected.is_ok() { "truncate: accepted" } else { "truncate: refused" }, 1);
     }
 
     fn take_ops(&mut self) {
         let expected = self.model.take_ops();
         let found = self.core.take_ops();
         assert_eq!(found.copies, expected, "take_ops");
+        self.census.add("copy taken", expected.len());
         assert!(found.zero.is_empty());
     }
 
@@ -407,7 +434,8 @@ impl Pair {
     }
 
     /// Everything that can be seen, on both sides.
-    fn compare(&self) {
+    fn compare(&mut self) {
+        self.census.add("comparison", 1);
         self.model.check();
         self.core.audit().expect("the laws hold");
         for &(model, core) in &self.live {
@@ -458,14 +486,23 @@ impl Pair {
     }
 }
 
+fn outcome_of(result: &Result<ModelRoom, Fault>) -> &'static str {
+    match result {
+        Ok(ModelRoom::Granted) => "granted",
+        Ok(ModelRoom::Short { .. }) => "short of blocks",
+        Err(_) => "refused, ops not taken",
+    }
+}
+
 fn never_issued() -> SequenceId {
     SequenceId::from_raw((2 << 60) | 0xD_BBA0).expect("a sequence's tag")
 }
 
-fn run(world: &World, hash_bits: i64, ops: &[Op]) {
+fn run(world: &World, hash_bits: i64, ops: &[Op]) -> Census {
     let mut pair = Pair::new(world, hash_bits);
     pair.compare();
     for op in ops {
+        pair.census.add_call(op);
         pair.apply(op);
         pair.compare();
     }
@@ -473,7 +510,21 @@ fn run(world: &World, hash_bits: i64, ops: &[Op]) {
         pair.end_step(step);
         pair.compare();
     }
+    let stats = pair.core.stats();
+    for (what, times) in [
+        ("case", 1),
+        ("tokens looked up", stats.prefix_queries),
+        ("tokens hit", stats.prefix_hits),
+        ("block published", stats.published_blocks),
+        ("block merged", stats.merged_blocks),
+        ("block evicted", stats.evicted_blocks),
+        ("copy made", stats.copies),
+        ("hash collision", stats.hash_collisions),
+    ] {
+        pair.census.add(what, times as usize);
+    }
     pair.drain();
+    pair.census
 }
 
 fn config() -> ProptestConfig {
@@ -483,6 +534,21 @@ fn config() -> ProptestConfig {
         max_shrink_iters: 20_000,
         ..ProptestConfig::default()
     }
+}
+
+/// Prints what a run of all cases met: `cargo test --test cache_machine -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints statistics, which tests/rust/README.md keeps"]
+fn report_statistics() {
+    let census = RefCell::new(Census::default());
+    let mut runner = TestRunner::new(config());
+    let ops = prop::collection::vec(op(), 1..60);
+    let result = runner.run(&(world(), ops), |(world, ops)| {
+        census.borrow_mut().absorb(&run(&world, 64, &ops));
+        Ok(())
+    });
+    println!("{}", census.borrow());
+    result.expect("core and model agree");
 }
 
 proptest! {

@@ -13,6 +13,7 @@
     clippy::cast_sign_loss,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::too_many_lines,
     clippy::unwrap_used,
     reason = "a test over tiny worlds: it stops at the first surprise, and its model is shared"
@@ -20,15 +21,16 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use octavo_core::{
     CacheConfig, Decision, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, SequenceId, StepPlan,
 };
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use support::bridge;
-use support::cache::Fault;
+use support::census::Census;
 use support::names::{Identity, Span};
 use support::scheduler::{Ending, ModelOutcome, ModelPlan, SchedulerModel, Submitted, World};
 
@@ -91,11 +93,17 @@ enum Op {
 }
 
 fn world() -> impl Strategy<Value = World> {
-    let limits = (1usize..=12, 1usize..=4, 1usize..=4, 1usize..=12, 2usize..=24);
+    let limits = (
+        prop_oneof![1 => 1usize..=12, 3 => 4usize..=9],
+        1usize..=4,
+        prop_oneof![1 => Just(1usize), 4 => 2usize..=4],
+        prop_oneof![1 => 1usize..=3, 3 => 3usize..=12],
+        prop_oneof![1 => 2usize..=24, 4 => 12usize..=24],
+    );
     let manners = (
         1usize..=3,
         prop_oneof![2 => Just(0usize), 1 => 1usize..=4],
-        prop_oneof![Just(0.0), Just(0.01), Just(0.25), Just(0.5), Just(0.9)],
+        prop_oneof![6 => Just(0.0), 1 => Just(0.01), 2 => Just(0.25), 1 => Just(0.5), 1 => Just(0.9)],
         prop::bool::weighted(0.9),
     );
     (limits, manners).prop_map(|(limits, manners)| World {
@@ -112,24 +120,30 @@ fn world() -> impl Strategy<Value = World> {
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
+    let common = |len: usize| (0..len).map(|at| (at.count_ones() % 2) as i32).collect::<Vec<i32>>();
     let prompt = prop_oneof![
-        1 => prop::collection::vec(Just(0), 0..14),
-        6 => prop::collection::vec(0..2i32, 1..14),
+        8 => (1usize..12).prop_map(common),
+        5 => (0usize..8, prop::collection::vec(0..2i32, 1..4)).prop_map(move |(len, tail)| {
+            let mut prompt = common(len);
+            prompt.extend(tail);
+            prompt
+        }),
+        4 => prop::collection::vec(0..2i32, 1..8),
         1 => prop::collection::vec(0..2i32, 10..30),
-        1 => prop::collection::vec(-1..2i32, 1..4),
+        1 => prop::collection::vec(-1..2i32, 0..3),
     ];
     let limits = (
-        prop_oneof![1 => Just(0usize), 8 => 1usize..16],
-        prop_oneof![5 => Just(0usize), 2 => 1usize..6],
+        prop_oneof![1 => Just(0usize), 2 => 1usize..4, 8 => 4usize..20],
+        prop_oneof![8 => Just(0usize), 2 => 1usize..6],
         prop_oneof![
-            5 => Just(Vec::new()),
+            12 => Just(Vec::new()),
             2 => prop::collection::vec(0..3i32, 1..3),
             1 => Just(vec![1, -1]),
         ],
     );
     let arrival = prop_oneof![
-        8 => Just(None),
-        2 => (0u8..6).prop_map(|arrival| Some(f64::from(arrival) - 1.0)),
+        16 => Just(None),
+        6 => (0u8..6).prop_map(|arrival| Some(f64::from(arrival) - 1.0)),
         1 => prop_oneof![Just(Some(f64::NAN)), Just(Some(f64::INFINITY))],
     ];
     let spans = prop_oneof![
@@ -177,7 +191,7 @@ fn op() -> impl Strategy<Value = Op> {
     let sampled = prop::collection::vec(0..2i32, 4);
     prop_oneof![
         9 => asked().prop_map(Op::Add),
-        3 => (0usize..24, ending, any::<bool>())
+        4 => (0usize..8, ending, any::<bool>())
             .prop_map(|(request, ending, by_sequence)| Op::End { request, ending, by_sequence }),
         10 => prop_oneof![
             8 => Just(1.0),
@@ -190,7 +204,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (1usize..8, sampled).prop_map(|(rounds, tokens)| Op::Run { rounds, tokens }),
         1 => (prop::collection::vec(-1..2i32, 0..10), any::<bool>())
             .prop_map(|(tokens, salt)| Op::Match { tokens, salt }),
-        1 => (0usize..24).prop_map(|request| Op::Read { request }),
+        1 => (0usize..12).prop_map(|request| Op::Read { request }),
     ]
 }
 
@@ -209,6 +223,7 @@ struct Trio {
     mirror: BTreeMap<(i32, i32), i32>,
     now: f64,
     last_number: Option<u64>,
+    census: Census,
 }
 
 impl Trio {
@@ -238,13 +253,16 @@ impl Trio {
             mirror: BTreeMap::new(),
             now: 0.0,
             last_number: None,
+            census: Census::default(),
         }
     }
 
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Add(asked) => self.add(asked),
-            Op::End { request, ending, by_sequence } => self.end(*request, *ending, *by_sequence),
+            Op::End { request, ending, by_sequence } => {
+                self.end(self.newest(*request), *ending, *by_sequence);
+            }
             Op::Step { seconds } => self.step(self.now + seconds),
             Op::Commit { tokens, manner } => self.commit(tokens, *manner),
             Op::Run { rounds, tokens } => {
@@ -263,8 +281,14 @@ impl Trio {
                 let found = self.core.match_prefix(tokens, &bridge::identity(&identity));
                 assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "match");
             }
-            Op::Read { request } => self.read(*request),
+            Op::Read { request } => self.read(self.newest(*request)),
         }
+    }
+
+    /// The number of the request that was added `back` requests before the newest one; beyond the first one, a number
+    /// that was never given.
+    fn newest(&self, back: usize) -> usize {
+        self.handles.len().checked_sub(back + 1).unwrap_or(self.handles.len())
     }
 
     fn add(&mut self, asked: &Asked) {
@@ -303,6 +327,7 @@ impl Trio {
                 self.handles.push((handle, sequences[0]));
             }
             (found, expected) => {
+                self.census.add("add: refused", 1);
                 assert_eq!(found.map(drop).map_err(|error| bridge::fault(&error)), expected.map(drop), "add");
             }
         }
@@ -344,6 +369,11 @@ impl Trio {
         if found.is_ok() {
             self.now = now;
         }
+        match &expected {
+            Ok(Some(plan)) => self.count_plan(plan),
+            Ok(None) => self.census.add("step: None", 1),
+            Err(_) => self.census.add("step: refused", 1),
+        }
         if let Ok(Some(plan)) = expected {
             self.compare_plan(&plan);
             self.replay(&plan);
@@ -352,6 +382,26 @@ impl Trio {
         if found.is_ok() {
             assert_eq!(self.core.table_width(), self.model.table_width());
             assert_eq!(self.core.block_tables(0), Some(self.model.block_tables.as_slice()), "block_tables");
+        }
+    }
+
+    fn count_plan(&mut self, plan: &ModelPlan) {
+        let placed = plan.seqs.len();
+        let prompts = placed - plan.num_decodes;
+        let chunks = plan.sample_seqs.len().abs_diff(placed);
+        for (what, times) in [
+            ("plan", 1),
+            ("plan: empty", usize::from(placed == 0)),
+            ("plan: preempts and computes", usize::from(placed > 0 && !plan.preempted.is_empty())),
+            ("row: decode", plan.num_decodes),
+            ("row: prompt", prompts),
+            ("row: not sampling", chunks),
+            ("admitted", plan.admitted.len()),
+            ("resumed", plan.resumed.len()),
+            ("preempted", plan.preempted.len()),
+            ("table change", plan.table_changes.len()),
+        ] {
+            self.census.add(what, times);
         }
     }
 
@@ -381,6 +431,7 @@ impl Trio {
         };
         assert_eq!(&found, expected, "plan");
         assert!(plan.token_source().is_empty() && plan.copies().is_empty() && plan.zero().is_empty());
+        check_layout(plan);
         let scheduled: i32 = plan.num_tokens().iter().sum();
         assert!(scheduled as usize <= self.model.world.max_num_batched_tokens, "L10");
         assert!(plan.seqs().len() <= self.model.world.max_num_seqs, "L10");
@@ -421,6 +472,15 @@ impl Trio {
         let found = self.core.commit(number, &tokens, counts.as_deref(), &mut outcome);
         let found = found.map(|()| self.outcome(&outcome)).map_err(|error| bridge::fault(&error));
         assert_eq!(found, expected, "commit");
+        match &expected {
+            Ok(outcome) => {
+                self.census.add("commit: accepted", 1);
+                for (_, ending) in &outcome.finished {
+                    self.census.add(&format!("end: {ending:?}"), 1);
+                }
+            }
+            Err(fault) => self.census.add(&format!("commit: {fault:?}"), 1),
+        }
         let mut second = Outcome::default();
         let decided = self.decider.commit(number, &tokens, counts.as_deref(), &mut second);
         let decided = decided.map(|()| self.outcome(&second)).map_err(|error| bridge::fault(&error));
@@ -439,7 +499,8 @@ impl Trio {
     }
 
     /// Everything that can be seen, on all sides.
-    fn compare(&self) {
+    fn compare(&mut self) {
+        self.census.add("comparison", 1);
         self.model.check();
         self.core.audit().expect("the laws hold");
         self.decider.audit().expect("the laws hold");
@@ -502,6 +563,21 @@ impl Trio {
     }
 }
 
+/// The arrays lie in the buffer one after the other, each where a 64-bit word begins, and fill it.
+fn check_layout(plan: &StepPlan) {
+    let mut end: usize = 0;
+    for section in plan.layout() {
+        assert_eq!(section.offset, end.next_multiple_of(8), "{}", section.name);
+        end = section.offset + section.size() * section.dtype.size();
+    }
+    assert_eq!(plan.bytes().len(), end.next_multiple_of(8));
+    let seqs = plan.section("seqs").expect("every plan has it");
+    let bytes = &plan.bytes()[seqs.offset..][..seqs.size() * 8];
+    let read: Vec<i64> =
+        bytes.chunks_exact(8).map(|word| i64::from_ne_bytes(word.try_into().expect("8 bytes"))).collect();
+    assert_eq!(read, plan.seqs());
+}
+
 fn compare_decision(decision: &Decision, plan: &StepPlan) {
     let raws = |seqs: &[SequenceId]| seqs.iter().map(|seq| seq.raw()).collect::<Vec<_>>();
     let placed = &decision.placed;
@@ -540,14 +616,28 @@ fn never_issued() -> (RequestId, SequenceId) {
     (request, sequence)
 }
 
-fn run(world: &World, hash_bits: i64, ops: &[Op]) {
+fn run(world: &World, hash_bits: i64, ops: &[Op]) -> Census {
     let mut trio = Trio::new(world, hash_bits);
     trio.compare();
     for op in ops {
+        trio.census.add_call(op);
         trio.apply(op);
         trio.compare();
     }
     trio.finish();
+    let stats = trio.core.stats();
+    for (what, times) in [
+        ("case", 1),
+        ("tokens looked up", stats.prefix_queries + stats.resumed_queries),
+        ("tokens hit", stats.prefix_hits + stats.resumed_hits),
+        ("tokens recomputed", stats.recomputed_tokens),
+        ("block published", stats.published_blocks),
+        ("block merged", stats.merged_blocks),
+        ("block evicted", stats.evicted_blocks),
+    ] {
+        trio.census.add(what, times as usize);
+    }
+    trio.census
 }
 
 fn config() -> ProptestConfig {
@@ -557,6 +647,21 @@ fn config() -> ProptestConfig {
         max_shrink_iters: 20_000,
         ..ProptestConfig::default()
     }
+}
+
+/// Prints what a run of all cases met: `cargo test --test scheduler_machine -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints statistics, which tests/rust/README.md keeps"]
+fn report_statistics() {
+    let census = RefCell::new(Census::default());
+    let mut runner = TestRunner::new(config());
+    let ops = prop::collection::vec(op(), 1..50);
+    let result = runner.run(&(world(), ops), |(world, ops)| {
+        census.borrow_mut().absorb(&run(&world, 64, &ops));
+        Ok(())
+    });
+    println!("{}", census.borrow());
+    result.expect("core and model agree");
 }
 
 proptest! {

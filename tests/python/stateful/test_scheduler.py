@@ -91,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (error is not None) == (is_refused or num_blocks > self.num_blocks)
 
     @rule(pick=PICK, call=st.sampled_from(CALLS), by_request=st.booleans())
-    def call_on_request(self, pick: int, call: str, by_request: bool) -> None:  # noqa: FBT001
+    def call_on_request(self, pick: int, call: str, by_request: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
         if self.pair.requests:
             pick %= len(self.pair.requests)
             handles = self.pair.requests if by_request else self.pair.seqs
@@ -136,7 +136,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pair.check_mirror()
 
     @rule(tokens=SAMPLED, shape=st.sampled_from([list, np.int32, np.int64]), counted=st.booleans())
-    def commit(self, tokens: list[int], shape: Any, counted: bool) -> None:  # noqa: FBT001
+    def commit(self, tokens: list[int], shape: Any, counted: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
         if self.is_out():
             size = self.num_samples()
             passed = tokens[:size] if shape is list else np.array(tokens[:size], dtype=shape)

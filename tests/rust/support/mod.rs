@@ -11,10 +11,12 @@
 //! | `cache` | the allocator: sequences over a pool, copies, steps in flight |
 //! | `scheduler` | requests, rows, plans and outcomes over a pool |
 //! | `picture` | the text that `draw` gives |
+//! | `census` | how often what happened |
 //! | `bridge` | the same values in the core's types |
 
 pub mod bridge;
 pub mod cache;
+pub mod census;
 pub mod names;
 pub mod picture;
 pub mod pool;

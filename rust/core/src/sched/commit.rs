@@ -73,23 +73,27 @@ fn check_length(argument: &'static str, given: usize, expected: usize) -> Result
 }
 
 /// The row's tokens are computed: blocks that they fill are published.
+#[inline]
 fn count_computed(state: &mut State, placed: &Placed) {
     let block_size = state.cache.block_size();
     let runner = state.rows.at_mut(placed.row);
     let end = placed.start + placed.num_tokens;
-    state.counters.recomputed_tokens += u64::from(runner.high_water.min(end).saturating_sub(placed.start));
+    if placed.start < runner.high_water {
+        state.counters.recomputed_tokens += u64::from(runner.high_water.min(end) - placed.start);
+    }
     runner.computed = end;
     runner.high_water = runner.high_water.max(end);
     runner.next_slot += 1;
-    let (from, to) = (placed.start as usize / block_size, end as usize / block_size);
-    if from < to && runner.publishes {
-        publish(state, placed, from, to);
+    let (publishes, is_done) = (runner.publishes, !runner.samples && end == runner.known);
+    // A decode fills a block when it leaves it; a chunk may fill several.
+    let may_fill = placed.num_tokens > 1 || (end as usize).is_multiple_of(block_size);
+    if may_fill && publishes {
+        publish(state, placed, placed.start as usize / block_size, end as usize / block_size);
     }
     if placed.num_tokens > 1 {
         find_next_slot(state, placed.row);
     }
-    let runner = state.rows.at(placed.row);
-    if !runner.samples && !runner.ended && runner.computed == runner.known {
+    if is_done {
         state.end(placed.seq, Reason::Length);
     }
 }
@@ -104,7 +108,7 @@ fn publish(state: &mut State, placed: &Placed, from: usize, to: usize) {
         let link = Link { hash: chain[block], tokens: &tokens[block * block_size..][..block_size], key: &key };
         if state.cache.publish(table, block, link, identity) {
             let Ok(index) = u32::try_from(block) else { unreachable!("an index is below the longest length") };
-            state.news.merged.push((placed.row, placed.seq, index));
+            state.news.merged.push((placed.row, index));
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct Placed {
     pub num_tokens: u32,
     /// Whether a token is sampled behind the last of them.
     pub samples: bool,
+    /// The first entry of its table that no plan before has listed.
+    pub(crate) first_new: u32,
 }
 
 /// What a step runs, and what changed in the batch.
@@ -30,6 +32,8 @@ pub struct Decision {
     pub num_tokens: usize,
     /// Sequences that sample.
     pub num_samples: usize,
+    /// Table entries that no plan before has listed.
+    pub(crate) num_new_blocks: usize,
     /// Who was admitted for the first time.
     pub admitted: Vec<SequenceId>,
     /// Who was admitted again after a preemption.
@@ -40,14 +44,18 @@ pub struct Decision {
     pub ended: Vec<SequenceId>,
     /// Rows that changed hands or were vacated since the plan before.
     pub(crate) vacated: Vec<u32>,
-    /// Table entries that commits replaced since the plan before: row, whose, index.
-    pub(crate) merged: Vec<(u32, SequenceId, u32)>,
+    /// Table entries that commits replaced since the plan before: row, index.
+    pub(crate) merged: Vec<(u32, u32)>,
     /// The step of the cache that lasts until the commit.
     pub(crate) step: u64,
 }
 
 impl Decision {
     pub(crate) fn clear(&mut self) {
+        self.num_decodes = 0;
+        self.num_tokens = 0;
+        self.num_samples = 0;
+        self.num_new_blocks = 0;
         self.placed.clear();
         self.admitted.clear();
         self.resumed.clear();

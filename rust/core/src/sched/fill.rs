@@ -2,10 +2,8 @@
 
 use crate::error::ConfigError;
 use crate::group::NUM_GROUPS;
-use crate::ids::SequenceId;
 use crate::sched::decision::{Decision, Placed};
 use crate::sched::plan::{Arrays, Sizes, StepPlan};
-use crate::sched::rows::Runner;
 use crate::sched::state::State;
 use crate::table::blocks_for;
 use crate::tokens;
@@ -17,6 +15,7 @@ pub(crate) struct BlockTables {
     entries: Vec<i32>,
     /// Entries of each row that may be non-zero.
     used: Vec<usize>,
+    num_plans: u64,
 }
 
 impl BlockTables {
@@ -28,7 +27,7 @@ impl BlockTables {
             let range = format!("tables of {rows} rows x {width} blocks must fit into memory");
             return Err(ConfigError::new("max_model_len", max_model_len, range));
         }
-        Ok(Self { width, entries: vec![0; rows * width], used: vec![0; rows] })
+        Ok(Self { width, entries: vec![0; rows * width], used: vec![0; rows], num_plans: 0 })
     }
 
     pub(crate) const fn width(&self) -> usize {
@@ -38,6 +37,11 @@ impl BlockTables {
     /// The matrix of `group`, row after row.
     pub(crate) fn group(&self, group: usize) -> Option<&[i32]> {
         (group < NUM_GROUPS).then_some(&*self.entries)
+    }
+
+    /// How many plans they have followed.
+    pub(crate) const fn num_plans(&self) -> u64 {
+        self.num_plans
     }
 
     fn set(&mut self, [_, row, index, block]: [i32; 4]) {
@@ -58,17 +62,11 @@ impl BlockTables {
 /// Writes the newest decision into `plan` and `tables`. O(tokens + changes).
 pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepPlan) {
     let Some(decision) = state.out.pop_back() else { unreachable!("a step was just decided") };
-    let is_current = |&&(row, seq, index): &&(u32, SequenceId, u32)| {
-        state.rows.get(row).is_some_and(|runner| runner.seq == seq && index < runner.announced)
-    };
-    let mut merged: Vec<_> = decision.merged.iter().filter(is_current).copied().collect();
-    keep_last(&mut merged);
-    let grown: usize = decision.placed.iter().map(|placed| unannounced(state.rows.at(placed.row))).sum();
     let sizes = Sizes {
         seqs: decision.placed.len(),
         tokens: decision.num_tokens,
         samples: decision.num_samples,
-        table_changes: grown + merged.len(),
+        table_changes: decision.num_new_blocks + decision.merged.len(),
         admitted: decision.admitted.len(),
         resumed: decision.resumed.len(),
         preempted: decision.preempted.len(),
@@ -76,7 +74,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     };
     let mut arrays = plan.open(decision.number, decision.num_decodes, sizes);
     write_batch(state, &decision, &mut arrays);
-    write_changes(state, &decision, &merged, &mut arrays);
+    write_changes(state, &decision, arrays.table_changes);
     for (list, seqs) in [
         (&mut arrays.admitted, &decision.admitted),
         (&mut arrays.resumed, &decision.resumed),
@@ -85,6 +83,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     ] {
         list.iter_mut().zip(seqs).for_each(|(entry, seq)| *entry = seq.raw());
     }
+    tables.num_plans += 1;
     tables.clear(&decision.vacated);
     for &change in arrays.table_changes.iter() {
         tables.set(change);
@@ -92,36 +91,18 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     state.out.push_back(decision);
 }
 
-/// Of several changes of one entry only the last is told.
-fn keep_last(merged: &mut Vec<(u32, SequenceId, u32)>) {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut kept: Vec<_> = merged.drain(..).rev().filter(|&(row, _, index)| seen.insert((row, index))).collect();
-    kept.reverse();
-    *merged = kept;
-}
-
-const fn unannounced(runner: &Runner) -> usize {
-    (runner.blocks - runner.announced) as usize
-}
-
 fn write_batch(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
-    let (mut at, mut samples) = (0, 0);
     arrays.query_start[0] = 0;
     arrays.sample_indptr[0] = 0;
-    for (place, placed) in decision.placed.iter().enumerate() {
+    write_decodes(state, decision, arrays);
+    let (mut at, mut samples) = (decision.num_decodes, decision.num_decodes);
+    for (place, placed) in decision.placed.iter().enumerate().skip(decision.num_decodes) {
         let len = placed.num_tokens as usize;
         arrays.seqs[place] = placed.seq.raw();
         arrays.rows[place] = int(placed.row);
         arrays.num_tokens[place] = int(placed.num_tokens);
         arrays.seq_lens[place] = int(placed.start + placed.num_tokens);
-        if len == 1 && place < decision.num_decodes {
-            let runner = state.rows.at(placed.row);
-            arrays.token_ids[at] = runner.last_token;
-            arrays.positions[at] = int(placed.start);
-            arrays.slot_mapping[at] = runner.next_slot;
-        } else {
-            write_chunk(state, placed, at, arrays);
-        }
+        write_chunk(state, placed, at, arrays);
         at += len;
         arrays.query_start[place + 1] = index(at);
         if placed.samples {
@@ -129,6 +110,33 @@ fn write_batch(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
             arrays.sample_seqs[samples] = placed.seq.raw();
             samples += 1;
             arrays.sample_indptr[samples] = index(samples);
+        }
+    }
+}
+
+/// Decodes come first, compute one token each and all sample: in every array the place is the index.
+fn write_decodes(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
+    let len = decision.num_decodes;
+    let (seqs, rows, num_tokens) = (&mut arrays.seqs[..len], &mut arrays.rows[..len], &mut arrays.num_tokens[..len]);
+    let (token_ids, positions) = (&mut arrays.token_ids[..len], &mut arrays.positions[..len]);
+    let (slots, seq_lens) = (&mut arrays.slot_mapping[..len], &mut arrays.seq_lens[..len]);
+    for (place, placed) in decision.placed[..len].iter().enumerate() {
+        let runner = state.rows.at(placed.row);
+        seqs[place] = placed.seq.raw();
+        rows[place] = int(placed.row);
+        num_tokens[place] = 1;
+        token_ids[place] = runner.last_token;
+        positions[place] = int(placed.start);
+        slots[place] = runner.next_slot;
+        seq_lens[place] = int(placed.start + 1);
+    }
+    arrays.sample_seqs[..len].copy_from_slice(seqs);
+    for (number, entry) in (0..).zip(&mut arrays.sample[..len]) {
+        *entry = number;
+    }
+    for indptr in [&mut arrays.query_start, &mut arrays.sample_indptr] {
+        for (number, entry) in (0..).zip(&mut indptr[..=len]) {
+            *entry = number;
         }
     }
 }
@@ -144,25 +152,22 @@ fn write_chunk(state: &State, placed: &Placed, at: usize, arrays: &mut Arrays<'_
     tokens::write_slots(sequence.table.blocks(), state.cache.block_size(), start, slots);
 }
 
-/// New entries of the rows in the plan, then entries that commits replaced. Each is listed once: what is new in a table
-/// is listed as it is now, merged or not.
-fn write_changes(state: &mut State, decision: &Decision, merged: &[(u32, SequenceId, u32)], arrays: &mut Arrays<'_>) {
-    let mut changes = arrays.table_changes.iter_mut();
+/// The new entries of the rows in the plan, then the entries that commits replaced.
+fn write_changes(state: &State, decision: &Decision, changes: &mut [[i32; 4]]) {
+    let mut changes = changes.iter_mut();
     for placed in &decision.placed {
-        let runner = state.rows.at_mut(placed.row);
-        let new = runner.announced as usize..runner.blocks as usize;
-        if new.is_empty() {
+        let runner = state.rows.at(placed.row);
+        if placed.first_new == runner.blocks {
             continue;
         }
-        runner.announced = runner.blocks;
         let blocks = state.sequences.live(placed.seq).table.blocks();
-        for (entry, change) in new.zip(changes.by_ref()) {
-            *change = [0, int(placed.row), index(entry), blocks[entry].get()];
+        for (entry, change) in (placed.first_new..runner.blocks).zip(changes.by_ref()) {
+            *change = [0, int(placed.row), int(entry), blocks[entry as usize].get()];
         }
     }
-    for (&(row, seq, entry), change) in merged.iter().zip(changes) {
-        let block = state.sequences.live(seq).table.blocks()[entry as usize];
-        *change = [0, int(row), int(entry), block.get()];
+    for (&(row, entry), change) in decision.merged.iter().zip(changes) {
+        let blocks = state.sequences.live(state.rows.at(row).seq).table.blocks();
+        *change = [0, int(row), int(entry), blocks[entry as usize].get()];
     }
 }
 

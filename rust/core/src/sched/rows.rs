@@ -21,7 +21,7 @@ pub(crate) struct Runner {
     pub(crate) known: u32,
     /// Blocks in the table.
     pub(crate) blocks: u32,
-    /// Table entries that plans have listed.
+    /// Table entries that plans have listed, the one that is being made included.
     pub(crate) announced: u32,
     /// Outputs so far.
     pub(crate) emitted: u32,
@@ -32,8 +32,6 @@ pub(crate) struct Runner {
     /// The most tokens that were ever computed.
     pub(crate) high_water: u32,
     pub(crate) last_token: i32,
-    /// Its place in the plan that is being made.
-    pub(crate) placed: Option<u32>,
     /// Publishes its blocks.
     pub(crate) publishes: bool,
     pub(crate) samples: bool,
@@ -109,11 +107,6 @@ impl Rows {
             Some(runner) => runner,
             None => unreachable!("row {row} is in no use"),
         }
-    }
-
-    /// Whoever is in `row`.
-    pub(crate) fn get(&self, row: u32) -> Option<&Runner> {
-        self.runners[row as usize].as_ref()
     }
 
     /// Everybody in the batch, in the order of their rows.

@@ -101,7 +101,8 @@ impl Scheduler {
                 rank,
                 undated,
                 max_len,
-                min_tokens: request.min_tokens,
+                // No output has a number beyond the longest length.
+                min_tokens: request.min_tokens.min(max_len),
                 stop_token_ids: request.stop_token_ids.into_boxed_slice(),
                 samples: request.max_tokens > 0,
                 identity: request.identity,
@@ -163,7 +164,8 @@ impl Scheduler {
     }
 
     /// Decides the next step without writing arrays; `None` when nothing can run now. What is decided is out until it
-    /// is committed.
+    /// is committed. A scheduler is driven by `decide` or by [`step`](Self::step): the arrays of a `step` after a `decide`
+    /// would lack the changes of tables that were not written.
     ///
     /// # Errors
     ///

@@ -20,7 +20,8 @@ use crate::sched::stats::Counters;
 pub(crate) struct News {
     pub(crate) ended: Vec<SequenceId>,
     pub(crate) vacated: Vec<u32>,
-    pub(crate) merged: Vec<(u32, SequenceId, u32)>,
+    /// Of rows that have not changed hands since: row, index.
+    pub(crate) merged: Vec<(u32, u32)>,
 }
 
 /// Where the ends of sequences are on their way (CONTRACT §3.1).
@@ -122,6 +123,7 @@ impl State {
         self.cache.shrink(&mut sequence.table, 0);
         self.rows.vacate(row);
         self.news.vacated.push(row);
+        self.news.merged.retain(|&(other, ..)| other != row);
     }
 
     /// Forgets the sequences whose end was reported by an outcome.

@@ -21,6 +21,8 @@ struct Pass<'a> {
     budget: usize,
     /// The most tokens that one prompt may take.
     prompt_cap: usize,
+    /// Rows that are not decodes, of those that phase 2 saw.
+    num_prompts: usize,
 }
 
 /// Decides the next step; false when nothing can run.
@@ -41,8 +43,9 @@ pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
     state.forget_reported();
     let mut pass = Pass::new(state);
     pass.place_decodes();
-    pass.decision.num_decodes = pass.decision.placed.len();
-    pass.place_prompts();
+    if pass.num_prompts > 0 {
+        pass.place_prompts();
+    }
     pass.admit();
     Ok(pass.close())
 }
@@ -72,6 +75,16 @@ fn date_requests(state: &mut State, now: f64) {
     state.queue.rerank(|seq| sequences.live(seq).rank);
 }
 
+/// The most tokens that one prompt may take in this step: what is configured, while another prompt waits.
+fn prompt_cap(state: &State) -> usize {
+    let cap = state.limits.prompt_cap;
+    if cap == usize::MAX {
+        return cap;
+    }
+    let in_progress = state.rows.in_order().filter(|runner| !runner.is_decode()).count();
+    if in_progress + state.queue.len() >= 2 { cap } else { usize::MAX }
+}
+
 /// Phase 1: what ended since the last step gives its blocks and its row back.
 fn release_ended(state: &mut State) {
     if state.ends.to_release.is_empty() {
@@ -97,10 +110,8 @@ impl<'a> Pass<'a> {
         let mut decision = state.spare.pop().unwrap_or_default();
         decision.clear();
         let budget = state.limits.token_budget;
-        let in_progress = state.rows.in_order().filter(|runner| !runner.is_decode()).count();
-        let others_wait = in_progress + state.queue.len() >= 2;
-        let prompt_cap = if others_wait { state.limits.prompt_cap } else { usize::MAX };
-        Self { state, decision, budget, prompt_cap }
+        let prompt_cap = prompt_cap(state);
+        Self { state, decision, budget, prompt_cap, num_prompts: 0 }
     }
 
     /// Phase 2: every row that continues its output, in policy order.
@@ -118,9 +129,12 @@ impl<'a> Pass<'a> {
                     self.grow(row, 1);
                 }
                 self.place(row, 1);
+            } else {
+                self.num_prompts += 1;
             }
             at += 1;
         }
+        self.decision.num_decodes = self.decision.placed.len();
     }
 
     /// Phase 3: prompts that are partly computed, in policy order.
@@ -151,15 +165,7 @@ impl<'a> Pass<'a> {
     /// Phase 4: candidates in queue order, each whole or not at all; the first that does not fit holds the queue.
     fn admit(&mut self) {
         let block_size = self.state.cache.block_size();
-        let is_complete = |runner: &Runner, decision: &Decision| {
-            let placed = runner.placed.map_or(0, |at| decision.placed[at as usize].num_tokens);
-            runner.computed + placed == runner.known
-        };
-        let (mut kept, mut incomplete) = (0, 0);
-        for runner in self.state.rows.in_order().filter(|runner| !runner.is_decode()) {
-            kept += blocks_for(runner.known as usize, block_size) - runner.blocks as usize;
-            incomplete += usize::from(!is_complete(runner, &self.decision));
-        }
+        let (mut kept, mut incomplete) = if self.num_prompts > 0 { self.count_incomplete() } else { (0, 0) };
         while self.budget > 0 && self.state.rows.has_free() {
             let Some(seq) = self.state.queue.peek() else {
                 return;
@@ -190,22 +196,36 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// The blocks that prompts in the batch still lack, and how many of them this plan leaves incomplete.
+    fn count_incomplete(&self) -> (usize, usize) {
+        let block_size = self.state.cache.block_size();
+        let (mut kept, mut incomplete) = (0, 0);
+        for runner in self.state.rows.in_order().filter(|runner| !runner.is_decode()) {
+            kept += blocks_for(runner.known as usize, block_size) - runner.blocks as usize;
+            incomplete += 1;
+        }
+        for placed in &self.decision.placed[self.decision.num_decodes..] {
+            let known = self.state.rows.at(placed.row).known;
+            incomplete -= usize::from(placed.num_tokens > 0 && placed.start + placed.num_tokens == known);
+        }
+        (kept, incomplete)
+    }
+
     /// Completes the decision; false, with the plan's news kept for later, when it is empty.
     fn close(self) -> bool {
-        let Self { state, mut decision, .. } = self;
-        let decodes = &decision.placed[..decision.num_decodes];
-        decision.num_decodes = decodes.iter().filter(|placed| placed.num_tokens > 0).count();
-        decision.placed.retain(|placed| placed.num_tokens > 0);
-        for placed in &decision.placed {
-            state.rows.at_mut(placed.row).placed = None;
-        }
-        let nothing = decision.placed.is_empty() && decision.preempted.is_empty() && state.ends.to_report.is_empty();
+        let Self { state, mut decision, budget, .. } = self;
+        let nothing =
+            budget == state.limits.token_budget && decision.preempted.is_empty() && state.ends.to_report.is_empty();
         if nothing {
             state.spare.push(decision);
             return false;
         }
-        decision.num_tokens = decision.placed.iter().map(|placed| placed.num_tokens as usize).sum();
-        decision.num_samples = decision.placed.iter().filter(|placed| placed.samples).count();
+        if !decision.preempted.is_empty() {
+            let decodes = &decision.placed[..decision.num_decodes];
+            decision.num_decodes = decodes.iter().filter(|placed| placed.num_tokens > 0).count();
+            decision.placed.retain(|placed| placed.num_tokens > 0);
+        }
+        decision.num_tokens = state.limits.token_budget - budget;
         decision.number = state.counters.plans;
         state.counters.plans += 1;
         std::mem::swap(&mut decision.ended, &mut state.news.ended);
@@ -216,13 +236,16 @@ impl<'a> Pass<'a> {
         true
     }
 
+    #[inline]
     fn place(&mut self, row: u32, num_tokens: usize) {
         let runner = self.state.rows.at_mut(row);
         let samples = runner.samples && num_tokens == runner.lacking();
-        runner.placed = Some(small(self.decision.placed.len()));
+        let first_new = std::mem::replace(&mut runner.announced, runner.blocks);
         self.budget -= num_tokens;
-        let (seq, start) = (runner.seq, runner.computed);
-        self.decision.placed.push(Placed { seq, row, start, num_tokens: small(num_tokens), samples });
+        self.decision.num_samples += usize::from(samples);
+        self.decision.num_new_blocks += (runner.blocks - first_new) as usize;
+        let (seq, start, num_tokens) = (runner.seq, runner.computed, small(num_tokens));
+        self.decision.placed.push(Placed { seq, row, start, num_tokens, samples, first_new });
     }
 
     /// Adds new blocks, which are available, to a row's table.
@@ -282,9 +305,11 @@ impl<'a> Pass<'a> {
     /// Undoes the row's part in this plan and frees what it holds.
     fn withdraw(&mut self, row: u32) -> SequenceId {
         let runner = *self.state.rows.at(row);
-        if let Some(at) = runner.placed {
-            let placed = &mut self.decision.placed[at as usize];
+        let placed = self.decision.placed.iter_mut().rev().find(|placed| placed.row == row && placed.num_tokens > 0);
+        if let Some(placed) = placed {
             self.budget += placed.num_tokens as usize;
+            self.decision.num_samples -= usize::from(placed.samples);
+            self.decision.num_new_blocks -= (runner.announced - placed.first_new) as usize;
             placed.num_tokens = 0;
         }
         self.state.evacuate(runner.seq, row);
@@ -376,7 +401,6 @@ fn runner_of(seq: SequenceId, sequence: &Sequence, computed: usize, publishes: b
         min_tokens: small(sequence.min_tokens),
         high_water: small(sequence.high_water),
         last_token: sequence.tokens.last().copied().unwrap_or(0),
-        placed: None,
         publishes,
         samples: sequence.samples,
         has_stops: !sequence.stop_token_ids.is_empty(),
