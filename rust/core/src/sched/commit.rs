@@ -139,7 +139,7 @@ fn accept(state: &mut State, placed: &Placed, token: i32, outcome: &mut Outcome)
     let Ok(end) = i32::try_from(outcome.tokens.len()) else { unreachable!("a step samples at most once a row") };
     outcome.indptr.push(end);
     let may_stop = runner.has_stops && runner.emitted >= runner.min_tokens;
-    if may_stop && sequence.stop_token_ids.contains(&token) {
+    if may_stop && sequence.stop_token_ids.binary_search(&token).is_ok() {
         state.end(placed.seq, Reason::Stop);
     } else if runner.known >= runner.max_len {
         state.end(placed.seq, Reason::Length);

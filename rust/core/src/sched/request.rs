@@ -19,13 +19,13 @@ pub struct Request {
     pub stop_token_ids: Vec<i32>,
     /// Sequences; more than one comes later.
     pub n: usize,
-    /// Smaller is more urgent; recorded, without effect under `fcfs`.
+    /// Smaller is more urgent; without effect under `fcfs`.
     pub priority: i64,
-    /// Seconds on the caller's clock; recorded, without effect under `fcfs`.
+    /// Seconds on the caller's clock; without effect under `fcfs`.
     pub deadline: Option<f64>,
     /// Seconds on the caller's clock; the newest `now` by default.
     pub arrival: Option<f64>,
-    /// Who asks; recorded, without effect under `fcfs`.
+    /// Who asks; without effect under `fcfs`.
     pub tenant: u64,
     /// Salt, extra keys and adapter.
     pub identity: Identity,
@@ -94,6 +94,7 @@ pub(crate) struct Sequence {
     /// Ends with `length` when it knows this many tokens.
     pub(crate) max_len: usize,
     pub(crate) min_tokens: usize,
+    /// In order.
     pub(crate) stop_token_ids: Box<[i32]>,
     pub(crate) samples: bool,
     pub(crate) identity: Identity,

@@ -103,7 +103,7 @@ impl Scheduler {
                 max_len,
                 // No output has a number beyond the longest length.
                 min_tokens: request.min_tokens.min(max_len),
-                stop_token_ids: request.stop_token_ids.into_boxed_slice(),
+                stop_token_ids: sorted(request.stop_token_ids),
                 samples: request.max_tokens > 0,
                 identity: request.identity,
                 use_cache: request.use_cache,
@@ -357,6 +357,12 @@ impl Scheduler {
         }
         refuse_later(request, limits.max_num_seqs)
     }
+}
+
+/// In order, so that a stop is looked up in O(log n).
+fn sorted(mut tokens: Vec<i32>) -> Box<[i32]> {
+    tokens.sort_unstable();
+    tokens.into_boxed_slice()
 }
 
 fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
