@@ -171,3 +171,102 @@ fn check_order(cache: &Cache) -> Result<(), StateError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::CacheConfig;
+    use crate::identity::Identity;
+    use crate::prefix::Link;
+
+    const TOKENS: [i32; 4] = [1, 2, 3, 4];
+
+    /// Two published blocks of two tokens, the second below the first, and one block to be written.
+    fn cache() -> (Cache, Table) {
+        let config = CacheConfig { block_size: 2, ..CacheConfig::new(8) };
+        let geometry = config.check().unwrap_or_else(|error| unreachable!("{error}"));
+        let mut cache = Cache::new(geometry).unwrap_or_else(|error| unreachable!("{error}"));
+        let (mut table, identity, mut chain) = (Table::default(), Identity::default(), Vec::new());
+        cache.grow(&mut table, 3);
+        cache.prefix().extend_chain(&mut chain, &TOKENS, &identity);
+        for (block, &hash) in chain.iter().enumerate() {
+            let link = Link { hash, tokens: &TOKENS[block * 2..][..2], key: &[] };
+            cache.publish(&mut table, block, link, &identity);
+        }
+        (cache, table)
+    }
+
+    fn law_of(cache: &Cache, holder: Holder<'_>) -> Option<u8> {
+        check(cache, &[holder]).err().and_then(|error| error.law)
+    }
+
+    #[test]
+    fn sound_state_passes() {
+        let (cache, table) = cache();
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: Some(2), tokens: Some(&TOKENS) }), None);
+    }
+
+    #[test]
+    fn block_in_two_states_breaks_l1() {
+        let (mut cache, table) = cache();
+        cache.pool_mut().push_blank(table.blocks()[2]);
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: None }), Some(1));
+    }
+
+    #[test]
+    fn wrong_count_breaks_l2() {
+        let (mut cache, table) = cache();
+        cache.pool_mut().retain(table.blocks()[1]);
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: None }), Some(2));
+        assert_eq!(check(&self::cache().0, &[]).err().and_then(|error| error.law), Some(2), "held by nobody");
+    }
+
+    #[test]
+    fn findable_or_shared_block_that_may_be_written_breaks_l3() {
+        let (mut cache, table) = cache();
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: Some(1), tokens: None }), Some(3));
+        let other = cache.share(&table);
+        let holders = [&table, &other].map(|table| Holder { table, writes_from: Some(2), tokens: None });
+        assert_eq!(check(&cache, &holders).err().and_then(|error| error.law), Some(3));
+    }
+
+    #[test]
+    fn published_block_that_is_not_filed_breaks_l4() {
+        let (mut cache, table) = cache();
+        cache.pool_mut().publish(table.blocks()[2]);
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: None }), Some(4));
+    }
+
+    #[test]
+    fn full_block_that_was_not_published_breaks_l4() {
+        let (cache, table) = cache();
+        let tokens = [1, 2, 3, 4, 5, 6];
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: Some(&tokens) }), Some(4));
+    }
+
+    #[test]
+    fn block_of_other_tokens_breaks_l5() {
+        let (cache, table) = cache();
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: Some(&[1, 2, 3, 9]) }), Some(5));
+    }
+
+    #[test]
+    fn parent_that_would_go_before_its_child_breaks_l6() {
+        let (mut cache, mut table) = cache();
+        cache.shrink(&mut table, 2);
+        let [first, second] = [table.blocks()[0], table.blocks()[1]];
+        cache.pool_mut().release(first);
+        cache.pool_mut().release(second);
+        assert_eq!(check(&cache, &[]).err().and_then(|error| error.law), Some(6));
+    }
+
+    #[test]
+    fn fence_of_a_step_that_is_over_breaks_l7() {
+        let (mut cache, mut table) = cache();
+        let step = cache.begin_step();
+        cache.shrink(&mut table, 2);
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: None }), None);
+        cache.pool_mut().forget_step(step);
+        assert_eq!(law_of(&cache, Holder { table: &table, writes_from: None, tokens: None }), Some(7));
+    }
+}

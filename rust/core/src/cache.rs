@@ -95,6 +95,12 @@ impl Cache {
         &self.pool
     }
 
+    /// To break laws on purpose, where the audit is tested.
+    #[cfg(test)]
+    pub(crate) const fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
     pub(crate) const fn prefix(&self) -> &Prefix {
         &self.prefix
     }

@@ -165,4 +165,16 @@ impl Pool {
             self.blank.push(block);
         }
     }
+
+    /// Breaks L1, where the audit is tested.
+    #[cfg(test)]
+    pub(crate) fn push_blank(&mut self, block: BlockId) {
+        self.blank.push(block);
+    }
+
+    /// Breaks L7, where the audit is tested.
+    #[cfg(test)]
+    pub(crate) fn forget_step(&mut self, step: u64) {
+        self.fences.end(step);
+    }
 }

@@ -223,4 +223,19 @@ mod tests {
         recency.close(2);
         assert_eq!(recency.evictable(), 1);
     }
+
+    #[test]
+    fn guards_follow_when_gaps_are_closed() {
+        let mut recency = Recency::default();
+        (0..4).for_each(|index| recency.push(block(index)));
+        recency.open(1);
+        (4..6).for_each(|index| recency.push(block(index)));
+        recency.remove(block(1));
+        recency.remove(block(2));
+        recency.close_gaps();
+        recency.remove(block(4));
+        assert_eq!((recency.evictable(), recency.guarded()), (2, 1));
+        recency.remove(block(3));
+        assert_eq!((recency.evictable(), recency.guarded()), (1, 1));
+    }
 }
