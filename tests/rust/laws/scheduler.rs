@@ -294,3 +294,40 @@ fn test_l11_limits_of_any_size_are_limits() {
     }
     assert_eq!(engine.outcome.reasons, [Reason::Length], "no output is late enough for a stop");
 }
+
+#[test]
+fn test_l10_no_more_prompts_are_left_incomplete_than_allowed() {
+    let config = SchedulerConfig {
+        max_num_batched_tokens: 8,
+        long_prefill_threshold: 2,
+        max_partial_prefills: 2,
+        ..config(16, 4)
+    };
+    let mut engine = Engine::new(&config);
+    for first in 0..3 {
+        engine.add(&[first; 12], 1);
+    }
+    assert!(engine.step());
+    assert_eq!(engine.plan.num_tokens(), [2, 2], "a third prompt would be left incomplete too");
+    engine.commit(7);
+    assert_eq!(engine.sched.stats().waiting, 1);
+}
+
+#[test]
+fn test_l5_collisions_of_a_hit_are_counted() {
+    let cache = CacheConfig { block_size: 2, hash_bits: 1, ..CacheConfig::new(64) };
+    let mut engine = Engine::new(&SchedulerConfig { cache, watermark: 0.0, ..SchedulerConfig::new(64) });
+    for first in 0..8 {
+        engine.add(&[first, first, first], 1);
+    }
+    while engine.round(9) {}
+    assert_eq!(engine.sched.stats().prefix_hits, 0);
+    let before = engine.sched.stats().hash_collisions;
+    assert!(before > 0, "eight first blocks under one bit of hash must meet");
+    for first in 0..8 {
+        engine.add(&[first, first, first], 1);
+    }
+    while engine.round(9) {}
+    assert_eq!(engine.sched.stats().prefix_hits, 16, "each is found all the same");
+    assert!(engine.sched.stats().hash_collisions > before);
+}
