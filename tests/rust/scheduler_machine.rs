@@ -431,6 +431,7 @@ impl Trio {
         };
         assert_eq!(&found, expected, "plan");
         assert!(plan.token_source().is_empty() && plan.copies().is_empty() && plan.zero().is_empty());
+        check_layout(plan);
         let scheduled: i32 = plan.num_tokens().iter().sum();
         assert!(scheduled as usize <= self.model.world.max_num_batched_tokens, "L10");
         assert!(plan.seqs().len() <= self.model.world.max_num_seqs, "L10");
@@ -560,6 +561,21 @@ impl Trio {
             self.read(request);
         }
     }
+}
+
+/// The arrays lie in the buffer one after the other, each where a 64-bit word begins, and fill it.
+fn check_layout(plan: &StepPlan) {
+    let mut end: usize = 0;
+    for section in plan.layout() {
+        assert_eq!(section.offset, end.next_multiple_of(8), "{}", section.name);
+        end = section.offset + section.size() * section.dtype.size();
+    }
+    assert_eq!(plan.bytes().len(), end.next_multiple_of(8));
+    let seqs = plan.section("seqs").expect("every plan has it");
+    let bytes = &plan.bytes()[seqs.offset..][..seqs.size() * 8];
+    let read: Vec<i64> =
+        bytes.chunks_exact(8).map(|word| i64::from_ne_bytes(word.try_into().expect("8 bytes"))).collect();
+    assert_eq!(read, plan.seqs());
 }
 
 fn compare_decision(decision: &Decision, plan: &StepPlan) {

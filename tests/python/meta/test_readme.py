@@ -21,7 +21,7 @@ def examples(root):
 
 
 def run(example: str) -> dict[str, object]:
-    """Runs an example with what its reader has at hand: a prompt, a model, and somewhere to stream to."""
+    """Runs an example with what its reader has at hand: a prompt, a model, a place to stream to."""
     streamed: list[tuple[int, list[int]]] = []
     names = {
         "octavo": octavo,

@@ -22,9 +22,9 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(config: SchedulerConfig) -> Self {
+    fn new(config: &SchedulerConfig) -> Self {
         Self {
-            sched: Scheduler::new(&config).unwrap(),
+            sched: Scheduler::new(config).unwrap(),
             plan: StepPlan::default(),
             outcome: Outcome::default(),
             mirror: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Engine {
 
 #[test]
 fn test_l4_equal_prompts_of_one_step_share_nothing_until_its_commit() {
-    let mut engine = Engine::new(config(8, 2));
+    let mut engine = Engine::new(&config(8, 2));
     engine.add(&[1, 2, 3], 4);
     engine.add(&[1, 2, 3], 4);
     assert!(engine.step());
@@ -86,7 +86,7 @@ fn test_l4_equal_prompts_of_one_step_share_nothing_until_its_commit() {
 
 #[test]
 fn test_l4_a_chunk_is_found_as_soon_as_it_is_committed() {
-    let mut engine = Engine::new(SchedulerConfig { max_num_batched_tokens: 2, ..config(8, 2) });
+    let mut engine = Engine::new(&SchedulerConfig { max_num_batched_tokens: 2, ..config(8, 2) });
     let public = octavo_core::Identity::default();
     engine.add(&[1, 2, 3, 4, 5], 1);
     let probe = [1, 2, 3, 4, 0];
@@ -100,7 +100,7 @@ fn test_l4_a_chunk_is_found_as_soon_as_it_is_committed() {
 
 #[test]
 fn test_l5_a_request_without_cache_neither_hits_nor_publishes() {
-    let mut engine = Engine::new(config(8, 2));
+    let mut engine = Engine::new(&config(8, 2));
     let private = Request { use_cache: false, ..Request::new(vec![1, 2, 3], 1) };
     engine.sched.add(private.clone()).unwrap();
     engine.round(7);
@@ -117,7 +117,7 @@ fn test_l5_a_request_without_cache_neither_hits_nor_publishes() {
 #[test]
 fn test_l8_the_changes_of_all_plans_give_every_running_table() {
     let mut engine =
-        Engine::new(SchedulerConfig { max_num_seqs: 3, max_num_batched_tokens: 5, max_model_len: 14, ..config(7, 2) });
+        Engine::new(&SchedulerConfig { max_num_seqs: 3, max_num_batched_tokens: 5, max_model_len: 14, ..config(7, 2) });
     for length in 1..9 {
         let prompt: Vec<i32> = (0..length).map(|at| at % 2).collect();
         engine.add(&prompt, 5);
@@ -144,7 +144,7 @@ fn test_l8_the_changes_of_all_plans_give_every_running_table() {
 fn test_l8_a_block_granted_to_a_row_that_is_withdrawn_is_not_announced() {
     // Pool of 6 x 2, two tokens a step: one for the young one, which decodes, and one for the prompt of the old one,
     // whose arrival was told late. In the fifth step together both need a block and one is left.
-    let mut engine = Engine::new(SchedulerConfig { max_num_batched_tokens: 2, ..config(6, 2) });
+    let mut engine = Engine::new(&SchedulerConfig { max_num_batched_tokens: 2, ..config(6, 2) });
     let young = engine.add(&[9, 9], 20);
     let young = engine.raw(young);
     assert!(engine.round(0));
@@ -170,7 +170,7 @@ fn test_l8_a_block_granted_to_a_row_that_is_withdrawn_is_not_announced() {
 #[test]
 fn test_l10_budget_rows_and_length_are_never_passed() {
     let mut engine =
-        Engine::new(SchedulerConfig { max_num_seqs: 2, max_num_batched_tokens: 3, max_model_len: 9, ..config(32, 2) });
+        Engine::new(&SchedulerConfig { max_num_seqs: 2, max_num_batched_tokens: 3, max_model_len: 9, ..config(32, 2) });
     for length in 1..8 {
         engine.add(&vec![1; length], 100);
     }
@@ -190,7 +190,7 @@ fn test_l10_budget_rows_and_length_are_never_passed() {
 
 #[test]
 fn test_l11_the_last_one_that_cannot_grow_ends_with_capacity() {
-    let mut engine = Engine::new(config(3, 4));
+    let mut engine = Engine::new(&config(3, 4));
     let request = engine.add(&[1, 2, 3, 4, 5], 100);
     let seq = engine.sched.sequences(request).unwrap()[0];
     let mut rounds = 0;
@@ -208,7 +208,7 @@ fn test_l11_the_last_one_that_cannot_grow_ends_with_capacity() {
 
 #[test]
 fn test_l11_a_request_that_fits_alone_ends_whatever_runs_beside_it() {
-    let mut engine = Engine::new(SchedulerConfig { max_num_batched_tokens: 4, ..config(4, 2) });
+    let mut engine = Engine::new(&SchedulerConfig { max_num_batched_tokens: 4, ..config(4, 2) });
     let requests: Vec<RequestId> = (0..5).map(|at| engine.add(&[at, 1, 2], 4)).collect();
     let mut reasons = Vec::new();
     let mut rounds = 0;
@@ -223,7 +223,7 @@ fn test_l11_a_request_that_fits_alone_ends_whatever_runs_beside_it() {
 
 #[test]
 fn test_l11_a_step_with_nothing_but_ends_returns_an_empty_plan() {
-    let mut engine = Engine::new(config(4, 2));
+    let mut engine = Engine::new(&config(4, 2));
     let request = engine.add(&[1, 2], 4);
     let seq = engine.sched.sequences(request).unwrap()[0];
     engine.sched.abort(request).unwrap();
@@ -239,7 +239,7 @@ fn test_l11_a_step_with_nothing_but_ends_returns_an_empty_plan() {
 
 #[test]
 fn test_l11_a_step_behind_a_plan_that_is_out_changes_nothing() {
-    let mut engine = Engine::new(config(4, 2));
+    let mut engine = Engine::new(&config(4, 2));
     engine.add(&[1, 2], 4);
     assert!(engine.step());
     let before = (engine.sched.stats(), engine.sched.draw());
@@ -258,7 +258,7 @@ fn test_l13_the_same_calls_give_the_same_bytes() {
     let run = |hash_seed: u64, hash_bits: i64, is_fresh: bool| {
         let base = config(9, 2);
         let cache = CacheConfig { hash_seed, hash_bits, ..base.cache };
-        let mut engine = Engine::new(SchedulerConfig { cache, max_num_batched_tokens: 6, max_num_seqs: 3, ..base });
+        let mut engine = Engine::new(&SchedulerConfig { cache, max_num_batched_tokens: 6, max_num_seqs: 3, ..base });
         for length in 1..9 {
             let prompt: Vec<i32> = (0..length).map(|at| at % 2).collect();
             engine.add(&prompt, 6);
