@@ -169,7 +169,8 @@ fn from_range(range: &Bound<'_, PyRange>, argument: &str) -> Outcome<Vec<i64>> {
 }
 
 fn from_items(items: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
-    let mut values = Vec::with_capacity(items.len()?);
+    // Not as many as `len` says: a subclass may say anything.
+    let mut values = Vec::new();
     for (i, item) in items.try_iter()?.enumerate() {
         let item = item?;
         let value = if item.is_instance_of::<PyBool>() { None } else { item.extract::<i64>().ok() };

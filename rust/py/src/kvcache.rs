@@ -27,6 +27,7 @@ pub(crate) struct PyKvCache {
 }
 
 impl PyKvCache {
+    /// Arguments are read before: reading one may run Python, which may call this very object.
     fn lock<'a>(&'a self, py: Python<'_>) -> Outcome<MutexGuard<'a, KvCache>> {
         Ok(self.cache.lock_py_attached(py)?)
     }
@@ -82,7 +83,8 @@ impl PyKvCache {
 
     /// How many tokens of `seq` are computed.
     fn num_computed(&self, seq: &Bound<'_, PyAny>) -> Outcome<usize> {
-        Ok(self.lock(seq.py())?.num_computed(handles::sequence(seq)?)?)
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.num_computed(id)?)
     }
 
     /// Makes room for `num_tokens` in all; a shared or published tail is copied first.
@@ -118,12 +120,14 @@ impl PyKvCache {
 
     /// A sequence that shares the computed blocks of `seq`; both must `reserve` before they `advance`.
     fn fork(&self, seq: &Bound<'_, PyAny>) -> Outcome<i64> {
-        Ok(self.lock(seq.py())?.fork(handles::sequence(seq)?)?.raw())
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.fork(id)?.raw())
     }
 
     /// Releases `seq`, tail first.
     fn close(&self, seq: &Bound<'_, PyAny>) -> Outcome<()> {
-        Ok(self.lock(seq.py())?.close(handles::sequence(seq)?)?)
+        let id = handles::sequence(seq)?;
+        Ok(self.lock(seq.py())?.close(id)?)
     }
 
     /// How many tokens a sequence opened with `tokens` would have computed; changes nothing.
@@ -141,8 +145,9 @@ impl PyKvCache {
 
     /// The block ids of `seq` in order, int32.
     fn table<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
+        let id = handles::sequence(seq)?;
         let cache = self.lock(seq.py())?;
-        let blocks: Vec<i32> = cache.table(handles::sequence(seq)?)?.iter().map(|block| block.get()).collect();
+        let blocks: Vec<i32> = cache.table(id)?.iter().map(|block| block.get()).collect();
         drop(cache);
         Ok(PyArray1::from_vec(seq.py(), blocks))
     }
@@ -154,7 +159,12 @@ impl PyKvCache {
         let cache = self.lock(py)?;
         let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
         let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        let mut flat = vec![0; tables.len() * width];
+        let mut flat = Vec::new();
+        let size = tables.len().saturating_mul(width);
+        if flat.try_reserve_exact(size).is_err() {
+            return Err(Failure::request("seqs", "more output than fits into memory"));
+        }
+        flat.resize(size, 0);
         for (row, table) in tables.iter().enumerate() {
             for (entry, block) in flat[row * width..].iter_mut().zip(*table) {
                 *entry = block.get();

@@ -161,3 +161,45 @@ def test_constructors_survive_junk(kind, data):
         for name in chosen
     }
     attempt(kind, **{"num_blocks": 3, **options})
+
+
+@pytest.mark.parametrize(
+    "name", ["num_computed", "reserve", "can_reserve", "truncate", "table", "fork", "close"]
+)
+def test_reading_an_argument_may_call_the_cache_itself(name):
+    cache = octavo.KVCache(4, 2)
+    seq = cache.open()
+
+    class Handle:
+        def __index__(self) -> int:
+            return seq + cache.stats().held
+
+    arguments = [Handle()] + [0] * (CACHE_CALLS[name] - 1)
+    getattr(cache, name)(*arguments)
+
+
+@pytest.mark.parametrize("length", [0, 2**40, 2**62])
+@pytest.mark.parametrize("base", [list, tuple])
+def test_length_that_a_subclass_claims_is_not_believed(base, length):
+    class Liar(base):
+        def __len__(self) -> int:
+            return length
+
+    cache = octavo.KVCache(4, 2)
+    assert cache.num_computed(cache.open(Liar([1, 2, 3]))) == 0
+
+
+def test_output_that_no_memory_holds_is_refused():
+    cache = octavo.KVCache(10**5, 256)
+    seq = cache.open()
+    cache.reserve(seq, 256 * 10**5)
+    many = np.full(10**6, seq)
+    whole = np.full(10**6, 256 * 10**5)
+    for call in (
+        lambda: cache.tables(many),
+        lambda: cache.csr(many, whole),
+        lambda: cache.slots(many, np.zeros_like(many), whole),
+    ):
+        with pytest.raises(octavo.RequestError, match="more output than fits"):
+            call()
+    cache.audit()

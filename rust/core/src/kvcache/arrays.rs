@@ -22,8 +22,8 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// A dead or foreign handle; [`RequestError`] when the lists differ in length; [`StateError`] for a length beyond
-    /// what is reserved.
+    /// A dead or foreign handle; [`RequestError`] when the lists differ in length, or for more output than fits;
+    /// [`StateError`] for a length beyond what is reserved.
     ///
     /// # Complexity
     ///
@@ -31,9 +31,15 @@ impl KvCache {
     pub fn csr(&self, seqs: &[SequenceId], lens: &[usize]) -> Result<Csr, Error> {
         let sequences = self.all(seqs)?;
         same_length("lens", lens.len(), seqs.len())?;
-        let mut csr = Csr { indptr: vec![0], ..Csr::default() };
+        let mut total = 0_usize;
         for (sequence, &len) in sequences.iter().zip(lens) {
             within_reservation(sequence, len)?;
+            total = total.saturating_add(blocks_for(len, self.block_size()));
+        }
+        // Offsets are int32. The same sequence may be named many times, so no pool bounds them.
+        let total = if total > i32::MAX as usize { usize::MAX } else { total };
+        let mut csr = Csr { indptr: vec![0], indices: room("lens", total)?, ..Csr::default() };
+        for (sequence, &len) in sequences.iter().zip(lens) {
             let blocks = blocks_for(len, self.block_size());
             csr.indices.extend(sequence.table.blocks()[..blocks].iter().map(|block| block.get()));
             csr.indptr.push(small(csr.indices.len()));
@@ -58,7 +64,9 @@ impl KvCache {
         for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
             within_reservation(sequence, start.saturating_add(len))?;
         }
-        let mut slots = vec![0; lens.iter().sum()];
+        let total = lens.iter().fold(0_usize, |total, &len| total.saturating_add(len));
+        let mut slots = room("lens", total)?;
+        slots.resize(total, 0);
         let mut rest = slots.as_mut_slice();
         for (sequence, (&start, &len)) in sequences.iter().zip(starts.iter().zip(lens)) {
             let (own, others) = rest.split_at_mut(len);
@@ -70,6 +78,15 @@ impl KvCache {
 
     fn all(&self, seqs: &[SequenceId]) -> Result<Vec<&Sequence>, Error> {
         seqs.iter().map(|&seq| self.sequences.get(seq)).collect()
+    }
+}
+
+/// A vector with room for `len` values; what no memory holds is refused, and does not abort the process.
+fn room<T>(argument: &'static str, len: usize) -> Result<Vec<T>, RequestError> {
+    let mut values = Vec::new();
+    match values.try_reserve_exact(len) {
+        Ok(()) => Ok(values),
+        Err(_) => Err(RequestError::new(argument, "more output than fits into memory, or into int32 offsets")),
     }
 }
 
