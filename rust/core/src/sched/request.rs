@@ -84,18 +84,22 @@ impl Limits {
     pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
         let class = sequence.class.unwrap_or(count(sequence.tokens.len()));
         let Rank { arrival, order, .. } = sequence.rank;
-        Rank { class, key: class + self.aging * arrival, arrival, order }
+        // No deadline at all is no nearer for having waited.
+        let key = if class.is_finite() { class + self.aging * arrival } else { class };
+        Rank { class, key, arrival, order }
     }
 
     /// The class of a request under the policy; `None` is the number of tokens left to prefill, whenever it is queued.
     pub(crate) fn class(&self, request: &Request) -> Option<f64> {
-        match self.policy {
+        let class = match self.policy {
             _ if request.key.is_some() => request.key,
             Policy::Priority => Some(signed(request.priority)),
             Policy::Edf => Some(request.deadline.unwrap_or(f64::INFINITY)),
             Policy::Sjf => None,
             Policy::Fcfs | Policy::Lpm | Policy::Fair => Some(0.0),
-        }
+        };
+        // Adding 0 makes the two zeros one.
+        class.map(|class| class + 0.0)
     }
 
     /// The blocks that `sequence` owns from its admission on, whatever it knows.

@@ -84,7 +84,6 @@ impl Scheduler {
         self.check_request(&request)?;
         let state = &mut self.state;
         let undated = request.arrival.is_none() && state.now.is_none();
-        // Adding 0 makes the two zeros one.
         // An undated request arrives with the first step. Adding 0 makes the two zeros one.
         let arrival = request.arrival.or(state.now).unwrap_or(0.0) + 0.0;
         let rank = Rank { class: 0.0, key: 0.0, arrival, order: state.added };
@@ -299,6 +298,15 @@ impl Scheduler {
             cache.look_up(&mut chain, tokens, identity, limit, &mut hits);
         }
         Ok(hits.blocks.len() * cache.block_size())
+    }
+
+    /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a plan is out.
+    ///
+    /// # Complexity
+    ///
+    /// O(cached blocks).
+    pub fn clear(&mut self) -> bool {
+        self.state.cache.clear()
     }
 
     /// The block tables of all rows in `group`, row after row, after the newest [`step`](Self::step); unused entries

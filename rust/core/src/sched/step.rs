@@ -94,6 +94,10 @@ fn prompt_cap(state: &State) -> usize {
 
 /// Phase 1: what ended since the last step gives its blocks and its row back.
 fn release_ended(state: &mut State) {
+    // The last members of a static batch may also have left in the middle of a step.
+    if state.rows.order.is_empty() {
+        state.drop_padding();
+    }
     if state.ends.to_release.is_empty() {
         return;
     }
@@ -128,7 +132,8 @@ impl Pass<'_> {
             if runner.is_decode() {
                 if runner.computed as usize == runner.blocks as usize * block_size {
                     if !self.find_block(at) {
-                        break;
+                        // Its row is gone: the next in order stands at the same place.
+                        continue;
                     }
                     self.grow(row, 1);
                 }
@@ -147,22 +152,26 @@ impl Pass<'_> {
         let mut at = 0;
         while at < self.state.rows.order.len() && self.budget > 0 {
             let row = self.state.rows.order[at];
-            at += 1;
-            if self.state.rows.at(row).is_decode() {
+            let runner = self.state.rows.at(row);
+            if runner.is_decode() {
+                at += 1;
                 continue;
             }
-            let runner = self.state.rows.at(row);
             let own_room = runner.blocks as usize * block_size - runner.computed as usize;
-            if own_room == 0 && !self.find_block(at - 1) {
-                break;
+            if own_room == 0 && !self.find_block(at) {
+                // Its row is gone: the next in order stands at the same place.
+                continue;
             }
             // The budget and the free blocks are those after any preemption.
             let runner = self.state.rows.at(row);
             let room = own_room + self.state.cache.available() * block_size;
             let chunk = runner.lacking().min(self.budget).min(self.prompt_cap).min(room);
-            let blocks = blocks_for(runner.computed as usize + chunk, block_size) - runner.blocks as usize;
+            // What was reserved for the worst case may be more than the chunk fills.
+            let owned = runner.blocks as usize;
+            let blocks = blocks_for(runner.computed as usize + chunk, block_size).max(owned) - owned;
             self.grow(row, blocks);
             self.place(row, chunk);
+            at += 1;
         }
     }
 }
