@@ -36,8 +36,9 @@ impl Pass<'_> {
     pub(crate) fn admit(&mut self, admission: Admission) {
         let (mut kept, mut incomplete) = if self.num_prompts > 0 { self.count_incomplete() } else { (0, 0) };
         let mut newcomers = 0;
+        let mut made_room_for = None;
         while self.budget > 0 {
-            let Some(seq) = self.state.queue.peek() else { return };
+            let Some(seq) = made_room_for.take().or_else(|| self.state.queue.peek()) else { return };
             let need = self.need(seq);
             let chunk = need.lacking.min(self.budget).min(self.prompt_cap);
             let stays_incomplete = chunk < need.lacking;
@@ -52,7 +53,8 @@ impl Pass<'_> {
                 if !self.push_out(&need, newcomers) {
                     return;
                 }
-                // Whoever was pushed out gave tokens back, and may have been incomplete.
+                // Whoever was pushed out gave tokens back, may have been incomplete, and may by aging be the head now.
+                made_room_for = Some(seq);
                 (kept, incomplete) = self.count_incomplete();
                 continue;
             }
