@@ -1,11 +1,11 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.config import KVGroup, SchedulerConfig
-from octavo.types import ExtraKey, Integers, TokenIds
+from octavo.types import ExtraKey, Integers, Times, TokenIds
 
 __all__ = [
     "CacheStats",
@@ -182,10 +182,30 @@ class Scheduler:
         adapter: int = 0,
         salt: bytes = b"",
         extra_keys: tuple[ExtraKey, ...] | list[ExtraKey] = (),
-        key: float | Callable[..., float] | None = None,
+        key: float | Callable[[int], float] | None = None,
         ready: bool = True,
         use_cache: bool = True,
     ) -> int: ...
+    def add_many(
+        self,
+        prompts: Sequence[TokenIds] | npt.NDArray[np.integer],
+        *,
+        max_tokens: int | Integers,
+        min_tokens: int | Integers = 0,
+        stop_token_ids: TokenIds = (),
+        n: int = 1,
+        priority: int | Integers = 0,
+        deadline: float | Times | None = None,
+        arrival: float | Times | None = None,
+        tenant: int = 0,
+        adapter: int = 0,
+        salt: bytes = b"",
+        extra_keys: tuple[ExtraKey, ...] | list[ExtraKey] = (),
+        key: float | Callable[[int], float] | None = None,
+        ready: bool = True,
+        use_cache: bool = True,
+    ) -> npt.NDArray[np.int64]: ...
+    def set_ready(self, request: int) -> None: ...
     def sequences(self, request: int) -> tuple[int, ...]: ...
     def tokens(self, seq: int) -> npt.NDArray[np.int32]: ...
     def abort(self, handle: int) -> None: ...
@@ -201,6 +221,7 @@ class Scheduler:
         salt: bytes = b"",
         extra_keys: tuple[ExtraKey, ...] | list[ExtraKey] = (),
     ) -> int: ...
+    def clear(self) -> bool: ...
     def stats(self) -> SchedulerStats: ...
     def audit(self) -> None: ...
     def draw(self) -> str: ...
@@ -211,6 +232,8 @@ class StepPlan:
     def number(self) -> int: ...
     @property
     def num_decodes(self) -> int: ...
+    @property
+    def num_padded(self) -> int: ...
     @property
     def buffer(self) -> npt.NDArray[np.uint8]: ...
     @property

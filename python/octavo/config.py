@@ -38,16 +38,20 @@ class SchedulerConfig:
         max_num_seqs: Rows of the batch, 1 … 65,536.
         max_num_batched_tokens: Tokens that one step may compute, at least 1.
         max_model_len: Bounds prompt and output together, at least 2.
-        batching: How prompts share steps with decodes; only "chunked" so far.
-        policy: The order of the queue; only "fcfs" so far.
-        aging: Rank gained per second of waiting; only 0 so far.
+        batching: How prompts share steps with decodes: "static", "continuous", "mixed" or
+            "chunked". All but "chunked" need max_num_batched_tokens ≥ max_model_len.
+        policy: The order of the queue: "fcfs", "priority", "sjf" (fewest tokens to prefill) or
+            "edf" (earliest deadline).
+        aging: Rank gained per second of waiting, finite and at least 0.
         bypass_limit: How many later requests may pass a head that does not fit; only 0 so far.
-        max_partial_prefills: Prompts left incomplete after a step, at least 1.
-        long_prefill_threshold: Cap per prompt and step while others wait; 0 for none.
+        max_partial_prefills: Prompts left incomplete after a step, at least 1; "chunked" only.
+        long_prefill_threshold: Cap per prompt and step while others wait, 0 for none; "chunked"
+            only.
         watermark: Share of the usable blocks kept available at admission, 0 … 1, 1 excluded.
-        reserve: When blocks are taken; only "on_demand" so far.
+        reserve: When blocks are taken: "on_demand", or "worst_case" for prompt and max_tokens at
+            admission.
         preemption: How a running sequence gives up its blocks; only "recompute" so far.
-        victim: Who does; only "latest" so far.
+        victim: Who does: "latest" in policy order, "least_computed", or "lowest_class".
         inflight_steps: Plans that may be out at once; only 1 so far.
         num_lookahead: Extra slots kept for drafts; only 0 so far.
         prefix_caching: Whether full blocks are published and found again.

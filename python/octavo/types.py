@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ExtraKey", "Integers", "Reason", "TokenIds"]
+__all__ = ["ExtraKey", "Integers", "Reason", "Times", "TokenIds"]
 
 # A one-dimensional integer array, or any sequence of ints: handles, lengths, positions.
 Integers: TypeAlias = Union[Sequence[int], "npt.NDArray[np.integer]"]
+
+# Seconds on the caller's clock, one for each request; None where it has none.
+Times: TypeAlias = Union["Sequence[float | None]", "npt.NDArray[np.floating]"]
 
 # Token ids, 0 … 2^31-1. An int32 array is not copied.
 TokenIds: TypeAlias = Integers

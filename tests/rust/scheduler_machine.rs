@@ -25,7 +25,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use octavo_core::{
-    CacheConfig, Decision, Outcome, Reason, Request, RequestId, Scheduler, SchedulerConfig, SequenceId, StepPlan,
+    Batching, CacheConfig, Decision, Error, Outcome, Policy, Reason, Request, RequestId, Reserve, Scheduler,
+    SchedulerConfig, SequenceId, StepPlan, Victim,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
@@ -45,8 +46,48 @@ struct Asked {
     spans: Vec<Span>,
     adapter: u64,
     use_cache: bool,
-    /// Recorded and without effect under fcfs.
     priority: i64,
+    deadline: Option<f64>,
+    key: Option<f64>,
+    ready: bool,
+}
+
+impl Asked {
+    fn submitted(&self) -> Submitted {
+        let mut spans = self.spans.clone();
+        if self.adapter != 0 {
+            spans.push(Span::new(0, None, "adapter", &self.adapter.to_le_bytes()));
+        }
+        Submitted {
+            prompt: self.prompt.clone(),
+            max_tokens: self.max_tokens,
+            min_tokens: self.min_tokens,
+            stop_token_ids: self.stop_token_ids.clone(),
+            arrival: self.arrival,
+            identity: Identity { salt: salt(self.salt), spans },
+            use_cache: self.use_cache,
+            priority: self.priority,
+            deadline: self.deadline,
+            key: self.key,
+            ready: self.ready,
+        }
+    }
+
+    fn request(&self) -> Request {
+        let given = Identity { salt: salt(self.salt), spans: self.spans.clone() };
+        Request {
+            min_tokens: self.min_tokens,
+            stop_token_ids: self.stop_token_ids.clone(),
+            arrival: self.arrival,
+            identity: bridge::identity(&given).with_adapter(self.adapter),
+            use_cache: self.use_cache,
+            priority: self.priority,
+            deadline: self.deadline,
+            key: self.key,
+            ready: self.ready,
+            ..Request::new(self.prompt.clone(), self.max_tokens)
+        }
+    }
 }
 
 /// How a commit is asked for.
@@ -66,6 +107,11 @@ enum Manner {
 #[derive(Clone, Debug)]
 enum Op {
     Add(Asked),
+    AddMany(Vec<Asked>),
+    SetReady {
+        request: usize,
+    },
+    Clear,
     End {
         request: usize,
         ending: Ending,
@@ -106,16 +152,33 @@ fn world() -> impl Strategy<Value = World> {
         prop_oneof![6 => Just(0.0), 1 => Just(0.01), 2 => Just(0.25), 1 => Just(0.5), 1 => Just(0.9)],
         prop::bool::weighted(0.9),
     );
-    (limits, manners).prop_map(|(limits, manners)| World {
+    let choices = (
+        prop_oneof![
+            2 => Just(Batching::Chunked),
+            1 => Just(Batching::Mixed),
+            1 => Just(Batching::Continuous),
+            1 => Just(Batching::Static),
+        ],
+        prop_oneof![Just(Policy::Fcfs), Just(Policy::Priority), Just(Policy::Sjf), Just(Policy::Edf)],
+        prop_oneof![2 => Just(0.0), 1 => Just(0.25), 1 => Just(1.0)],
+        prop_oneof![Just(Victim::Latest), Just(Victim::LeastComputed), Just(Victim::LowestClass)],
+        prop_oneof![2 => Just(Reserve::OnDemand), 1 => Just(Reserve::WorstCase)],
+    );
+    (limits, manners, choices).prop_map(|(limits, manners, choices)| World {
         num_blocks: limits.0,
         block_size: limits.1,
         max_num_seqs: limits.2,
-        max_num_batched_tokens: limits.3,
+        max_num_batched_tokens: if choices.0 == Batching::Chunked { limits.3 } else { limits.3.max(limits.4) },
         max_model_len: limits.4,
         max_partial_prefills: manners.0,
         long_prefill_threshold: manners.1,
         watermark: manners.2,
         prefix_caching: manners.3,
+        batching: choices.0,
+        policy: choices.1,
+        aging: choices.2,
+        victim: choices.3,
+        reserve: choices.4,
     })
 }
 
@@ -151,14 +214,20 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => Just(vec![Span::new(0, None, "adapter", &7u64.to_le_bytes())]),
         1 => Just(vec![Span::new(1, Some(3), "image", b"x")]),
     ];
-    let identity = (
-        prop::bool::weighted(0.15),
-        spans,
-        prop_oneof![8 => Just(0u64), 1 => Just(7u64)],
+    let identity =
+        (prop::bool::weighted(0.15), spans, prop_oneof![8 => Just(0u64), 1 => Just(7u64)], prop::bool::weighted(0.85));
+    let rank = (
+        prop_oneof![30 => -2i64..2, 1 => Just((1 << 53) + 1)],
+        prop_oneof![4 => Just(None), 4 => (0u8..3).prop_map(|time| Some(f64::from(time))), 1 => Just(Some(-0.0))],
+        prop_oneof![
+            12 => Just(None),
+            2 => (0u8..3).prop_map(|key| Some(f64::from(key) - 1.0)),
+            1 => Just(Some(-0.0)),
+            1 => Just(Some(f64::NEG_INFINITY)),
+        ],
         prop::bool::weighted(0.85),
-        -3i64..3,
     );
-    (prompt, limits, arrival, identity).prop_map(|(prompt, limits, arrival, identity)| Asked {
+    (prompt, limits, arrival, identity, rank).prop_map(|(prompt, limits, arrival, identity, rank)| Asked {
         prompt,
         max_tokens: limits.0,
         min_tokens: limits.1,
@@ -168,7 +237,10 @@ fn asked() -> impl Strategy<Value = Asked> {
         spans: identity.1,
         adapter: identity.2,
         use_cache: identity.3,
-        priority: identity.4,
+        priority: rank.0,
+        deadline: rank.1,
+        key: rank.2,
+        ready: rank.3,
     })
 }
 
@@ -191,6 +263,9 @@ fn op() -> impl Strategy<Value = Op> {
     let sampled = prop::collection::vec(0..2i32, 4);
     prop_oneof![
         9 => asked().prop_map(Op::Add),
+        2 => prop::collection::vec(asked(), 0..4).prop_map(Op::AddMany),
+        3 => (0usize..8).prop_map(|request| Op::SetReady { request }),
+        1 => Just(Op::Clear),
         4 => (0usize..8, ending, any::<bool>())
             .prop_map(|(request, ending, by_sequence)| Op::End { request, ending, by_sequence }),
         10 => prop_oneof![
@@ -241,6 +316,11 @@ impl Trio {
             max_partial_prefills: world.max_partial_prefills as i64,
             long_prefill_threshold: world.long_prefill_threshold as i64,
             watermark: world.watermark,
+            batching: world.batching,
+            policy: world.policy,
+            aging: world.aging,
+            victim: world.victim,
+            reserve: world.reserve,
             ..SchedulerConfig::new(world.num_blocks as i64)
         };
         Self {
@@ -260,6 +340,13 @@ impl Trio {
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Add(asked) => self.add(asked),
+            Op::AddMany(all) => self.add_many(all),
+            Op::SetReady { request } => self.set_ready(self.newest(*request)),
+            Op::Clear => {
+                let cleared = self.model.clear();
+                assert_eq!(self.core.clear(), cleared, "clear");
+                assert_eq!(self.decider.clear(), cleared, "L13");
+            }
             Op::End { request, ending, by_sequence } => {
                 self.end(self.newest(*request), *ending, *by_sequence);
             }
@@ -292,44 +379,55 @@ impl Trio {
     }
 
     fn add(&mut self, asked: &Asked) {
-        let mut spans = asked.spans.clone();
-        let given = Identity { salt: salt(asked.salt), spans: asked.spans.clone() };
-        if asked.adapter != 0 {
-            spans.push(Span::new(0, None, "adapter", &asked.adapter.to_le_bytes()));
-        }
-        let expected = self.model.add(&Submitted {
-            prompt: asked.prompt.clone(),
-            max_tokens: asked.max_tokens,
-            min_tokens: asked.min_tokens,
-            stop_token_ids: asked.stop_token_ids.clone(),
-            arrival: asked.arrival,
-            identity: Identity { salt: salt(asked.salt), spans },
-            use_cache: asked.use_cache,
-        });
-        let request = Request {
-            min_tokens: asked.min_tokens,
-            stop_token_ids: asked.stop_token_ids.clone(),
-            priority: asked.priority,
-            arrival: asked.arrival,
-            identity: bridge::identity(&given).with_adapter(asked.adapter),
-            use_cache: asked.use_cache,
-            ..Request::new(asked.prompt.clone(), asked.max_tokens)
-        };
+        let expected = self.model.add(&asked.submitted());
+        let request = asked.request();
         let decided = self.decider.add(request.clone());
         let found = self.core.add(request);
         assert_eq!(found.is_ok(), decided.is_ok(), "L13");
         match (found, expected) {
             (Ok(handle), Ok(number)) => {
                 assert_eq!(decided.expect("both"), handle, "L13: handles");
-                let sequences = self.core.sequences(handle).expect("alive");
-                assert_eq!(sequences.len(), 1);
-                self.names.insert(sequences[0].raw(), number);
-                self.handles.push((handle, sequences[0]));
+                self.name(handle, number);
             }
             (found, expected) => {
                 self.census.add("add: refused", 1);
                 assert_eq!(found.map(drop).map_err(|error| bridge::fault(&error)), expected.map(drop), "add");
             }
+        }
+    }
+
+    fn name(&mut self, handle: RequestId, number: usize) {
+        let sequences = self.core.sequences(handle).expect("alive");
+        assert_eq!(sequences.len(), 1);
+        self.names.insert(sequences[0].raw(), number);
+        self.handles.push((handle, sequences[0]));
+    }
+
+    fn add_many(&mut self, all: &[Asked]) {
+        let submitted: Vec<Submitted> = all.iter().map(Asked::submitted).collect();
+        let requests: Vec<Request> = all.iter().map(Asked::request).collect();
+        let decided = self.decider.add_many(requests.clone());
+        match (self.core.add_many(requests), self.model.add_many(&submitted)) {
+            (Ok(handles), Ok(numbers)) => {
+                assert_eq!(decided.expect("both"), handles, "L13: handles");
+                assert_eq!(handles.len(), numbers.len());
+                for (handle, number) in handles.into_iter().zip(numbers) {
+                    self.name(handle, number);
+                }
+            }
+            (Err(Error::Request(error)), Err(index)) => {
+                assert!(error.argument.ends_with(&format!("[{index}]")), "{}", error.argument);
+                assert!(decided.is_err(), "L13");
+            }
+            (found, expected) => panic!("add_many: {found:?}, and {expected:?} in the model"),
+        }
+    }
+
+    fn set_ready(&mut self, request: usize) {
+        let (handle, _) = self.handles.get(request).copied().unwrap_or_else(never_issued);
+        let expected = self.model.set_ready(request);
+        for scheduler in [&mut self.core, &mut self.decider] {
+            assert_eq!(scheduler.set_ready(handle).map_err(|error| bridge::fault(&error)), expected, "set_ready");
         }
     }
 
@@ -414,6 +512,7 @@ impl Trio {
             seqs: names(plan.seqs()),
             rows: plan.rows().to_vec(),
             num_decodes: plan.num_decodes(),
+            num_padded: plan.num_padded(),
             num_tokens: plan.num_tokens().to_vec(),
             query_start: plan.query_start().to_vec(),
             token_ids: plan.token_ids().to_vec(),
@@ -543,6 +642,9 @@ impl Trio {
 
     /// Steps until nothing is left: every request must end in a bounded number of steps (L11).
     fn finish(&mut self) {
+        for request in 0..self.handles.len() {
+            self.set_ready(request);
+        }
         let world = &self.model.world;
         let tokens_each = 2 * world.max_model_len * self.handles.len().max(1);
         let mut rounds_left = 40 + tokens_each * (1 + self.handles.len());
@@ -584,6 +686,7 @@ fn compare_decision(decision: &Decision, plan: &StepPlan) {
     assert_eq!(decision.number, plan.number());
     assert_eq!(decision.num_decodes, plan.num_decodes());
     assert_eq!(decision.num_tokens, plan.token_ids().len());
+    assert_eq!(decision.num_padded, plan.num_padded());
     assert_eq!(placed.iter().map(|placed| placed.seq.raw()).collect::<Vec<_>>(), plan.seqs());
     assert_eq!(placed.iter().map(|placed| placed.row as i32).collect::<Vec<_>>(), plan.rows());
     assert_eq!(placed.iter().map(|placed| placed.num_tokens as i32).collect::<Vec<_>>(), plan.num_tokens());

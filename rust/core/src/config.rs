@@ -40,14 +40,6 @@ macro_rules! names {
                     _ => Err(ConfigError::new($field, format!("{name:?}"), format!("one of {}", Self::NAMES.join(", ")))),
                 }
             }
-
-            fn only(self, accepted: Self) -> Result<(), ConfigError> {
-                if self == accepted {
-                    return Ok(());
-                }
-                let range = format!("{:?}; the others come later", accepted.name());
-                Err(ConfigError::new($field, format!("{:?}", self.name()), range))
-            }
         }
     };
 }
@@ -182,7 +174,6 @@ impl CacheConfig {
         later("partial_hits", self.partial_hits, false)?;
         later("dedupe", self.dedupe, true)?;
         later("reserve_null_block", self.reserve_null_block, false)?;
-        self.eviction.only(Eviction::Lru)?;
         later("host_blocks", self.host_blocks, 0)?;
         later("disk_blocks", self.disk_blocks, 0)?;
         later("events", self.events, false)?;
@@ -216,7 +207,7 @@ pub struct SchedulerConfig {
     pub batching: Batching,
     /// Who goes first.
     pub policy: Policy,
-    /// *Later*: rank gained per second of waiting.
+    /// Rank gained per second of waiting, at least 0.
     pub aging: f64,
     /// *Later*: how many may pass a head that does not fit.
     pub bypass_limit: i64,
@@ -276,6 +267,14 @@ impl SchedulerConfig {
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(ConfigError::new("watermark", self.watermark, "0 <= watermark < 1"));
         }
+        if !(self.aging.is_finite() && self.aging >= 0.0) {
+            return Err(ConfigError::new("aging", self.aging, "a finite number, at least 0"));
+        }
+        if self.batching != Batching::Chunked && token_budget < max_model_len {
+            let range =
+                format!("at least max_model_len = {max_model_len}, since {} takes prompts whole", self.batching.name());
+            return Err(ConfigError::new("max_num_batched_tokens", token_budget, range));
+        }
         self.refuse_later()?;
         Ok(Limits {
             max_num_seqs,
@@ -284,17 +283,21 @@ impl SchedulerConfig {
             max_partial_prefills,
             prompt_cap: if cap == 0 { usize::MAX } else { cap },
             watermark: share_of(self.watermark, geometry.num_blocks),
+            batching: self.batching,
+            policy: self.policy,
+            aging: self.aging,
+            reserve: self.reserve,
+            victim: self.victim,
         })
     }
 
     fn refuse_later(&self) -> Result<(), ConfigError> {
-        self.batching.only(Batching::Chunked)?;
-        self.policy.only(Policy::Fcfs)?;
-        later("aging", self.aging, 0.0)?;
+        if matches!(self.policy, Policy::Lpm | Policy::Fair) {
+            let range = "fcfs, priority, sjf or edf; the others come later";
+            return Err(ConfigError::new("policy", format!("{:?}", self.policy.name()), range));
+        }
         later("bypass_limit", self.bypass_limit, 0)?;
-        self.reserve.only(Reserve::OnDemand)?;
-        self.preemption.only(Preemption::Recompute)?;
-        self.victim.only(Victim::Latest)?;
+        later("preemption", self.preemption.name(), Preemption::Recompute.name())?;
         later("inflight_steps", self.inflight_steps, 1)?;
         later("num_lookahead", self.num_lookahead, 0)?;
         later("max_adapters_per_step", self.max_adapters_per_step, 0)
@@ -312,6 +315,11 @@ pub(crate) struct Limits {
     pub(crate) prompt_cap: usize,
     /// Blocks that an admission leaves available.
     pub(crate) watermark: usize,
+    pub(crate) batching: Batching,
+    pub(crate) policy: Policy,
+    pub(crate) aging: f64,
+    pub(crate) reserve: Reserve,
+    pub(crate) victim: Victim,
 }
 
 fn in_range(field: &'static str, value: i64, low: i64, high: i64) -> Result<usize, ConfigError> {

@@ -124,7 +124,7 @@ pub(crate) fn counts(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<u
     wide.iter().map(|&value| non_negative(value, argument)).collect()
 }
 
-fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
+pub(crate) fn non_negative(value: i64, argument: &str) -> Outcome<usize> {
     usize::try_from(value).map_err(|_| Failure::Request {
         argument: argument.to_owned(),
         message: format!("{value} is negative"),

@@ -10,6 +10,7 @@ mod identity;
 mod kvcache;
 mod outcome;
 mod plan;
+mod request;
 mod scheduler;
 mod sim;
 mod stats;

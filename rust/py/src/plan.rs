@@ -116,6 +116,12 @@ macro_rules! plan_methods {
                 self.plan.num_decodes()
             }
 
+            /// Rows of finished members of a static batch that a pass with decodes computes all the same.
+            #[getter]
+            fn num_padded(&self) -> usize {
+                self.plan.num_padded()
+            }
+
             /// uint8: all arrays as they lie, for one copy to a device or one message to the ranks.
             #[getter]
             #[allow(unsafe_code, reason = "a view over the plan's buffer")]

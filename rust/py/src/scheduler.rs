@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use numpy::PyArray1;
-use octavo_core::{Request, Scheduler, StepPlan};
+use octavo_core::{Scheduler, StepPlan};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyTuple};
@@ -15,6 +15,7 @@ use crate::handles;
 use crate::identity::identity;
 use crate::outcome::PyOutcome;
 use crate::plan::PyStepPlan;
+use crate::request::{self, Keywords};
 use crate::stats::SchedulerStats;
 
 /// Decides what every step runs, on which blocks.
@@ -87,43 +88,104 @@ impl PyScheduler {
                           ready=True, use_cache=True)"
     )]
     #[allow(clippy::too_many_arguments, reason = "the keywords of CONTRACT §3.1, each one a Python argument")]
-    fn add(
+    fn add<'py>(
         &self,
-        prompt: &Bound<'_, PyAny>,
-        max_tokens: &Bound<'_, PyAny>,
-        min_tokens: Given<'_>,
-        stop_token_ids: Given<'_>,
-        n: Given<'_>,
-        priority: Given<'_>,
-        deadline: Option<f64>,
-        arrival: Option<f64>,
-        tenant: Given<'_>,
-        adapter: Given<'_>,
-        salt: Given<'_>,
-        extra_keys: Given<'_>,
-        key: Option<Bound<'_, PyAny>>,
+        prompt: &Bound<'py, PyAny>,
+        max_tokens: &Bound<'py, PyAny>,
+        min_tokens: Given<'py>,
+        stop_token_ids: Given<'py>,
+        n: Given<'py>,
+        priority: Given<'py>,
+        deadline: Option<Bound<'py, PyAny>>,
+        arrival: Option<Bound<'py, PyAny>>,
+        tenant: Given<'py>,
+        adapter: Given<'py>,
+        salt: Given<'py>,
+        extra_keys: Given<'py>,
+        key: Option<Bound<'py, PyAny>>,
         ready: bool,
         use_cache: bool,
     ) -> Outcome<i64> {
-        let number = |given: &Given<'_>, name, default| given.read(default, |value| arrays::count(value, name));
-        let adapter = number(&adapter, "adapter", 0)? as u64;
-        let request = Request {
-            min_tokens: number(&min_tokens, "min_tokens", 0)?,
-            stop_token_ids: stop_token_ids
-                .read(Vec::new(), |ids| Ok(arrays::tokens(ids, "stop_token_ids")?.into_vec()))?,
-            n: number(&n, "n", 1)?,
-            priority: priority.read(0, |value| arrays::integer(value, "priority"))?,
+        let max_tokens = max_tokens.clone();
+        let keywords = Keywords {
+            max_tokens,
+            min_tokens,
+            stop_token_ids,
+            n,
+            priority,
             deadline,
             arrival,
-            tenant: number(&tenant, "tenant", 0)? as u64,
-            identity: identity(&salt, &extra_keys)?.with_adapter(adapter),
-            // A callable has no number yet; the core refuses keys of every kind for now.
-            key: key.map(|key| key.extract().unwrap_or(f64::NAN)),
+            tenant,
+            adapter,
+            salt,
+            extra_keys,
+            key,
             ready,
             use_cache,
-            ..Request::new(arrays::tokens(prompt, "prompt")?.into_vec(), arrays::count(max_tokens, "max_tokens")?)
         };
+        let request = keywords.one(prompt)?;
         Ok(self.lock(prompt.py())?.scheduler.add(request)?.raw())
+    }
+
+    /// Takes many requests into the queue, all of them or none; int64, their handles.
+    ///
+    /// `max_tokens`, `min_tokens`, `priority`, `deadline` and `arrival` are one value for all or a sequence with one for
+    /// each; everything else is for all. A callable `key` is called once for each prompt.
+    #[pyo3(
+        signature = (
+            prompts, *, max_tokens, min_tokens=Given(None), stop_token_ids=Given(None), n=Given(None),
+            priority=Given(None), deadline=None, arrival=None, tenant=Given(None), adapter=Given(None),
+            salt=Given(None), extra_keys=Given(None), key=None, ready=true, use_cache=true
+        ),
+        text_signature = "($self, prompts, *, max_tokens, min_tokens=0, stop_token_ids=(), n=1, priority=0, \
+                          deadline=None, arrival=None, tenant=0, adapter=0, salt=b'', extra_keys=(), key=None, \
+                          ready=True, use_cache=True)"
+    )]
+    #[allow(clippy::too_many_arguments, reason = "the keywords of CONTRACT §3.1, each one a Python argument")]
+    fn add_many<'py>(
+        &self,
+        prompts: &Bound<'py, PyAny>,
+        max_tokens: &Bound<'py, PyAny>,
+        min_tokens: Given<'py>,
+        stop_token_ids: Given<'py>,
+        n: Given<'py>,
+        priority: Given<'py>,
+        deadline: Option<Bound<'py, PyAny>>,
+        arrival: Option<Bound<'py, PyAny>>,
+        tenant: Given<'py>,
+        adapter: Given<'py>,
+        salt: Given<'py>,
+        extra_keys: Given<'py>,
+        key: Option<Bound<'py, PyAny>>,
+        ready: bool,
+        use_cache: bool,
+    ) -> Outcome<Bound<'py, PyArray1<i64>>> {
+        let (py, max_tokens) = (prompts.py(), max_tokens.clone());
+        let keywords = Keywords {
+            max_tokens,
+            min_tokens,
+            stop_token_ids,
+            n,
+            priority,
+            deadline,
+            arrival,
+            tenant,
+            adapter,
+            salt,
+            extra_keys,
+            key,
+            ready,
+            use_cache,
+        };
+        let requests = keywords.many(prompts)?;
+        let added = self.lock(py)?.scheduler.add_many(requests).map_err(request::in_plural)?;
+        Ok(PyArray1::from_vec(py, added.iter().map(|request| request.raw()).collect()))
+    }
+
+    /// Lets a request that was added with `ready=False` into the queue; any other stays as it is.
+    fn set_ready(&self, request: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::request(request)?;
+        Ok(self.lock(request.py())?.scheduler.set_ready(id)?)
     }
 
     /// The handles of the request's sequences.
@@ -224,6 +286,11 @@ impl PyScheduler {
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.scheduler.match_prefix(&tokens, &identity)?)
+    }
+
+    /// Forgets the prefix cache; False, with nothing changed, while blocks are held or a plan is out.
+    fn clear(&self, py: Python<'_>) -> Outcome<bool> {
+        Ok(self.lock(py)?.scheduler.clear())
     }
 
     /// Exact numbers, derived from the state.

@@ -7,7 +7,9 @@ of the scenarios.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import octavo
 
@@ -24,34 +26,46 @@ def _best_time(work: Callable[[], object], tries: int = 7) -> float:
     return min(times)
 
 
-def _scheduler_with_queue(num_waiting: int) -> octavo.Scheduler:
-    scheduler = octavo.Scheduler(4_096, max_num_seqs=8, max_model_len=1_024)
-    for index in range(8 + num_waiting):
-        scheduler.add([index % 1_000, 1, 2], max_tokens=500)
+def _scheduler_with_queue(
+    num_waiting: int, num_not_ready: int = 0, **options: Any
+) -> octavo.Scheduler:
+    scheduler = octavo.Scheduler(4_096, max_num_seqs=8, max_model_len=1_024, **options)
+    prompts = [[index % 1_000, 1, 2] for index in range(8 + num_waiting)]
+    # Nobody preempts: who runs is as urgent as any.
+    priorities = [0] * 8 + [index % 7 for index in range(num_waiting)]
+    scheduler.add_many(prompts, max_tokens=500, priority=priorities)
+    scheduler.add_many([[1]] * num_not_ready, max_tokens=500, ready=False)
     plan = scheduler.step(0.0)
     scheduler.commit(plan, [0] * len(plan.sample))
     return scheduler
 
 
-def test_s166_a_step_costs_the_same_however_long_the_queue_is() -> None:
+def _steps(scheduler: octavo.Scheduler) -> Callable[[], None]:
+    clock = iter(range(1, 10_000))
+
+    def run() -> None:
+        for _ in range(20):
+            plan = scheduler.step(float(next(clock)))
+            assert plan is not None
+            assert len(plan.seqs) == 8
+            scheduler.commit(plan, [0] * 8)
+
+    run()
+    return run
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_s166_a_step_costs_the_same_however_long_the_queue_is(policy: str) -> None:
     """8 run while 10^2 or 10^5 wait: the time of step and commit stays within a factor of 2."""
-
-    def steps(scheduler: octavo.Scheduler) -> Callable[[], None]:
-        clock = iter(range(1, 10_000))
-
-        def run() -> None:
-            for _ in range(20):
-                plan = scheduler.step(float(next(clock)))
-                assert plan is not None
-                assert len(plan.seqs) == 8
-                scheduler.commit(plan, [0] * 8)
-
-        return run
-
-    short, long = (steps(_scheduler_with_queue(size)) for size in (100, 100_000))
-    short()
-    long()
+    sizes = (100, 100_000)
+    short, long = (_steps(_scheduler_with_queue(size, policy=policy)) for size in sizes)
     assert _best_time(long, 15) <= 2 * _best_time(short, 15)
+
+
+def test_s169_requests_that_are_not_ready_cost_a_step_nothing() -> None:
+    """1,000 wait for something outside, or 100,000: the time of a step is the same."""
+    few, many = (_steps(_scheduler_with_queue(0, size)) for size in (1_000, 100_000))
+    assert _best_time(many, 15) <= 2 * _best_time(few, 15)
 
 
 def test_s167_aborting_half_of_a_long_queue_costs_a_little_each() -> None:

@@ -194,10 +194,7 @@ def _check_mirror(engine: Engine) -> None:
 
 
 def test_s082_the_tokens_computed_twice_are_a_reported_number() -> None:
-    """Without a cache a preempted request computes all it had again: exactly that is counted.
-
-    Choosing the victim with the least to lose is refused by name so far.
-    """
+    """Without a cache a preempted request computes all it had again: exactly that is counted."""
     engine = Engine(4, 4, prefix_caching=False)
     engine.add(range(7), max_tokens=6)
     late = engine.add(range(50, 57), max_tokens=3)
@@ -208,3 +205,74 @@ def test_s082_the_tokens_computed_twice_are_a_reported_number() -> None:
     assert lost > 0
     assert engine.scheduler.stats().preemptions == 1
     assert engine.scheduler.stats().recomputed_tokens == lost
+
+
+@pytest.mark.parametrize(
+    ("victim", "goes", "lost"),
+    [("latest", 3, 10), ("least_computed", 1, 2), ("lowest_class", 2, 26)],
+)
+def test_s082_the_victim_policy_decides_how_much_is_lost(victim: str, goes: int, lost: int) -> None:
+    """Beside the requester run 1, 7 and 3 blocks; it needs one more: who goes is a setting.
+
+    The last in order loses 3 blocks, who has computed least loses 1, the lowest class loses 7.
+    """
+    engine = Engine(12, 4, prefix_caching=False, victim=victim, aging=1.0)
+    # Aging makes the order that of arrival, whatever the classes.
+    seqs = [
+        engine.add(range(length), max_tokens=2, arrival=10.0 * place, key=key)
+        for place, (length, key) in enumerate([(4, 0), (2, 1), (26, 2), (10, 0)])
+    ]
+    assert engine.step()["seqs"] == seqs
+    plan = engine.step()
+    assert plan["preempted"] == [seqs[goes]]
+    assert plan["seqs"] == [seq for seq in seqs if seq != seqs[goes]]
+    engine.run()
+    assert engine.scheduler.stats().recomputed_tokens == lost
+
+
+def test_s087_a_decode_already_in_the_plan_gives_way_to_a_better_class() -> None:
+    """Two decodes are placed, then a more urgent request takes the row of the later one.
+
+    Its token, row and plan entry are gone; its budget is the newcomer's.
+    """
+    engine = Engine(8, 4, max_num_seqs=2, max_num_batched_tokens=6, policy="priority")
+    first, second = (engine.add([number] * 3, max_tokens=4, priority=5) for number in (1, 2))
+    engine.step()
+    urgent = engine.add(range(5), max_tokens=1, priority=0)
+    plan = engine.begin()
+    assert as_list(plan.seqs) == as_list(plan.sample_seqs) == [first, urgent]
+    assert as_list(plan.preempted) == [second]
+    assert as_list(plan.num_tokens) == [1, 5]
+    assert plan.num_decodes == 1
+    assert as_list(plan.rows) == [0, 1]
+    assert len(plan.token_ids) == 6
+    engine.end(plan)
+    engine.run()
+    assert engine.outputs[second] == plain_output([2] * 3, 4)
+    assert engine.scheduler.stats().scheduled_tokens == 6 + 6 + 4 + 1 + 1 + 1 + 1
+
+
+def test_s088_a_requester_that_goes_itself_does_not_end_the_pass() -> None:
+    """Running [a, b, c], none is free; b needs a block and has least to lose: c still runs."""
+    engine = Engine(6, 4, victim="least_computed", prefix_caching=False)
+    lengths = (6, 4, 10)
+    a, b, c = (engine.add(range(length), max_tokens=2) for length in lengths)
+    assert engine.step()["seqs"] == [a, b, c]
+    plan = engine.step()
+    assert plan["preempted"] == [b]
+    assert plan["seqs"] == [a, c]
+    engine.run()
+    assert list(engine.reasons) == [a, c, b]
+
+
+def test_s088_prompts_in_progress_run_behind_a_decode_that_goes_itself() -> None:
+    """A decode at a block's end has least to lose; the prompt behind it owns its blocks."""
+    engine = Engine(5, 4, victim="least_computed", prefix_caching=False, max_num_batched_tokens=17)
+    decode = engine.add(range(4), max_tokens=2)
+    prompt = engine.add(range(15), max_tokens=1)
+    assert engine.step()["num_tokens"] == [4, 13]
+    plan = engine.step()
+    assert plan["preempted"] == [decode]
+    assert (plan["seqs"], plan["num_tokens"]) == ([prompt], [2])
+    engine.run()
+    assert list(engine.reasons) == [prompt, decode]

@@ -258,19 +258,35 @@ def test_s072_a_prompt_that_is_cached_whole_has_one_token_forced(length: int) ->
 
 
 def test_s072_two_prompts_of_six_share_a_budget_of_eight() -> None:
-    """With chunks the second prompt fills what the first one leaves; the other shapes wait.
-
-    Batching without chunks is refused by name so far.
-    """
+    """With chunks the second prompt fills what the first one leaves."""
     engine = Engine(16, 4, max_num_batched_tokens=8)
     engine.add(range(6), max_tokens=1)
     engine.add(range(10, 16), max_tokens=1)
     assert engine.step()["num_tokens"] == [6, 2]
-    for batching in ("static", "continuous", "mixed"):
-        with pytest.raises(ConfigError) as caught:
-            Scheduler(16, batching=batching)
-        assert caught.value.field == "batching"
-        assert "later" in caught.value.range
+
+
+@pytest.mark.parametrize(
+    ("batching", "steps"),
+    [
+        ("mixed", [[6], [1, 6], [1]]),
+        ("continuous", [[6], [6], [1, 1]]),
+        ("static", [[6], [1], [6], [1]]),
+    ],
+)
+def test_s072_whole_prompts_never_burst_the_budget(batching: str, steps: list[list[int]]) -> None:
+    """Budget 8, prompts of 6 and 6 in one piece: the second waits for a step that takes all of it.
+
+    L10. A lone prompt of 9 is refused by name.
+    """
+    engine = Engine(16, 4, max_num_batched_tokens=8, max_model_len=8, batching=batching)
+    first = engine.add(range(6), max_tokens=2)
+    second = engine.add(range(10, 16), max_tokens=2)
+    with pytest.raises(RequestError) as caught:
+        engine.add(range(9), max_tokens=1)
+    assert caught.value.argument == "prompt"
+    assert [plan["num_tokens"] for plan in engine.steps()] == steps
+    assert engine.outputs[first] == plain_output(range(6), 2)
+    assert engine.outputs[second] == plain_output(range(10, 16), 2)
 
 
 def test_s074_a_prompt_in_chunks_beside_a_growing_decode_has_bounded_restarts() -> None:
@@ -330,10 +346,7 @@ def test_s080_what_is_left_of_the_budget_is_used() -> None:
 
 
 def test_s059_priorities_are_recorded_and_change_nothing_under_fcfs() -> None:
-    """Under first come, first served no request preempts another for its class, ever.
-
-    Policies that do are refused by name so far.
-    """
+    """Under first come, first served no request preempts another for its class, ever."""
     engine = Engine(16, 4, max_num_seqs=1)
     first = engine.add([1], max_tokens=5, priority=5, deadline=99.0)
     second = engine.add([2], max_tokens=5, priority=-5, deadline=0.0)
@@ -341,10 +354,44 @@ def test_s059_priorities_are_recorded_and_change_nothing_under_fcfs() -> None:
     engine.run(each=lambda plan: order.extend(plan["admitted"]))
     assert order == [first, second]
     assert engine.scheduler.stats().preemptions == 0
-    for policy in ("priority", "sjf", "edf", "lpm", "fair"):
-        with pytest.raises(ConfigError) as caught:
-            Scheduler(16, policy=policy)
-        assert caught.value.field == "policy"
+
+
+@pytest.mark.parametrize("policy", ["priority", "edf"])
+def test_s059_equals_never_preempt_each_other(policy: str) -> None:
+    """A runs, B of the same class waits for the only row: B has it when A is done, not before."""
+    engine = Engine(16, 4, max_num_seqs=1, policy=policy)
+    first = engine.add([1], max_tokens=20, priority=3, deadline=9.0)
+    engine.step()
+    second = engine.add([2], max_tokens=20, priority=3, deadline=9.0)
+    engine.run()
+    assert list(engine.reasons) == [first, second]
+    assert engine.scheduler.stats().preemptions == 0
+
+
+@pytest.mark.parametrize("policy", ["priority", "edf"])
+def test_s059_a_strictly_better_class_preempts_once(policy: str) -> None:
+    """B is more urgent than A, which runs in the only row: A gives way once, and ends after B."""
+    engine = Engine(16, 4, max_num_seqs=1, policy=policy)
+    first = engine.add([1], max_tokens=20, priority=3)
+    engine.step()
+    second = engine.add([2], max_tokens=20, priority=2, deadline=9.0)
+    plan = engine.step()
+    assert (plan["preempted"], plan["admitted"]) == ([first], [second])
+    engine.run()
+    assert list(engine.reasons) == [second, first]
+    assert engine.scheduler.stats().preemptions == 1
+    assert engine.outputs[first] == plain_output([1], 20)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf"])
+def test_s059_without_strict_classes_a_row_is_never_taken(policy: str) -> None:
+    """Under fcfs and sjf whoever has a row keeps it while blocks suffice, whoever waits."""
+    engine = Engine(16, 4, max_num_seqs=1, policy=policy)
+    engine.add([1] * 9, max_tokens=20, arrival=5.0)
+    engine.step()
+    engine.add([2], max_tokens=2, arrival=0.0)
+    engine.run()
+    assert engine.scheduler.stats().preemptions == 0
 
 
 def test_s060_arrivals_that_the_caller_gives_decide_before_the_order_of_add() -> None:
@@ -358,3 +405,40 @@ def test_s060_arrivals_that_the_caller_gives_decide_before_the_order_of_add() ->
     engine.run(each=lambda plan: order.extend(plan["admitted"]))
     assert order == [early, late, default, equal]
     assert as_list(engine.scheduler.block_tables[0]) == [[0] * 64]
+
+
+def test_s060_an_older_request_goes_before_a_preempted_one_and_the_lost_work_is_counted() -> None:
+    """Pool 6 x 4: A (arrival 5, 4 blocks) is preempted; B (arrival 0) waits and needs 4.
+
+    The order is that of arrival, for the preempted too: B, then A. What A computes again is
+    counted.
+    """
+    engine = Engine(6, 4, prefix_caching=False)
+    grower = engine.add(range(7), max_tokens=4, arrival=1.0)
+    preempted = engine.add(range(100, 113), max_tokens=3, arrival=5.0)
+    engine.step()
+    older = engine.add(range(200, 216), max_tokens=1, arrival=0.0)
+    assert engine.step()["preempted"] == []
+    assert engine.step()["preempted"] == [preempted], "the grower needs its third block"
+    order = []
+    engine.run(each=lambda plan: order.extend(plan["admitted"] + plan["resumed"]))
+    assert order == [older, preempted]
+    assert list(engine.reasons) == [grower, older, preempted]
+    assert engine.scheduler.stats().recomputed_tokens == 14
+
+
+def test_s062_requests_that_are_not_ready_take_no_rows() -> None:
+    """Two rows, two requests that wait for something outside: a third one runs all the same."""
+    engine = Engine(8, 4, max_num_seqs=2)
+    waiting = [engine.scheduler.add([first], max_tokens=2, ready=False) for first in (1, 2)]
+    local = [engine.add([first], max_tokens=3) for first in (3, 4)]
+    for _ in range(3):
+        assert engine.step()["seqs"] == local
+    assert engine.begin() is None
+    assert engine.scheduler.has_work
+    for request in waiting:
+        engine.outputs[engine.scheduler.sequences(request)[0]] = []
+        engine.scheduler.set_ready(request)
+    engine.run()
+    assert len(engine.reasons) == 4
+    engine.assert_idle()

@@ -23,6 +23,8 @@ from stateful.worlds import (
     FORGED,
     HASH_SEEDS,
     IDENTITIES,
+    MOMENTS,
+    PRIORITIES,
     REQUEST_OPTIONS,
     SCHEDULER_OPTIONS,
     flipped_kind,
@@ -31,7 +33,8 @@ from stateful.worlds import (
 from support.scheduler_pair import SchedulerPair
 
 PICK = st.integers(0, 15)
-CALLS = ("abort", "finish", "tokens", "sequences")
+CALLS = ("abort", "finish", "tokens", "sequences", "set_ready")
+ON_REQUESTS = ("sequences", "set_ready")
 MAX_REQUESTS = 16
 # max_tokens and min_tokens.
 LIMITS = st.sampled_from([(8, 0), (12, 0), (5, 2), (3, 0), (3, 3), (1, 0), (0, 0)])
@@ -84,16 +87,34 @@ class SchedulerMachine(RuleBasedStateMachine):
         options: dict[str, Any],
     ) -> None:
         options = options | identity | {"max_tokens": limits[0], "min_tokens": limits[1]}
-        num_blocks = -(-len(prompt) // self.options["block_size"])
+        longest = len(prompt)
+        if self.options["reserve"] == "worst_case":
+            longest = min(longest + limits[0], self.options["max_model_len"])
+        num_blocks = -(-longest // self.options["block_size"])
         is_refused = not 0 < len(prompt) < self.options["max_model_len"]
         for _ in range(min(times, MAX_REQUESTS - len(self.pair.requests))):
             error = self.pair.add(prompt, **options)
             assert (error is not None) == (is_refused or num_blocks > self.num_blocks)
 
+    @rule(
+        prompts=st.lists(token_lists(7), min_size=3, max_size=3),
+        limits=st.one_of(LIMITS, st.lists(st.sampled_from([0, 2, 6]), min_size=3, max_size=3)),
+        priority=PRIORITIES,
+        deadline=MOMENTS,
+        arrival=MOMENTS,
+        key=st.sampled_from([None, None, None, float]),
+        ready=st.booleans(),
+    )
+    def add_many(self, prompts: list[Any], limits: Any, **options: Any) -> None:
+        if len(self.pair.requests) + 3 <= MAX_REQUESTS:
+            options["max_tokens"] = limits[0] if isinstance(limits, tuple) else np.array(limits)
+            self.pair.add_many(prompts, **options)
+
     @rule(pick=PICK, call=st.sampled_from(CALLS), by_request=st.booleans())
     def call_on_request(self, pick: int, call: str, by_request: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
         if self.pair.requests:
             pick %= len(self.pair.requests)
+            by_request = by_request or call in ON_REQUESTS
             handles = self.pair.requests if by_request else self.pair.seqs
             self.pair.on(call, handles[pick])
 
@@ -105,13 +126,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.pair.on("tokens", seq)
         assert self.pair.snapshot() == state
 
+    @rule()
+    def clear(self) -> None:
+        self.pair.clear()
+
     # --- steps -------------------------------------------------------------------------------
 
     @rule(later=st.sampled_from([0.0, 0.5, 1.0]))
     def step(self, later: float) -> None:
         was_out = self.is_out()
         state = self.pair.state
-        had_work = any(request.reason is None for request in self.pair.twin.requests)
+        twin = self.pair.twin
+        had_work = any(request.reason is None and request.is_ready for request in twin.requests)
         self.now += later
         plan = self.pair.step(self.now).value
         if was_out:
@@ -199,7 +225,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         argument, options = request
         error = self.pair.add([0], **options)
         assert isinstance(error, RequestError)
-        assert error.argument == argument
+        if self.options["reserve"] == "on_demand":
+            assert error.argument == argument
+        else:
+            assert error.argument in (argument, "max_tokens")
         keys = [*before, bad]
         for name, tokens, options in (
             ("prompt", prompt, {}),
@@ -218,7 +247,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             pick %= len(self.pair.requests)
             request, seq = self.pair.requests[pick], self.pair.seqs[pick]
             assert isinstance(self.pair.on("tokens", request).error, UnknownHandleError)
-            assert isinstance(self.pair.on("sequences", seq).error, UnknownHandleError)
+            for needs_request in ON_REQUESTS:
+                assert isinstance(self.pair.on(needs_request, seq).error, UnknownHandleError)
             for other_kind in (flipped_kind(request), flipped_kind(seq)):
                 if other_kind not in self.pair.names.real:
                     assert isinstance(self.pair.on(call, other_kind).error, UnknownHandleError)
@@ -236,6 +266,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "pair"):
             return
         twin = self.pair.twin
+        for request in self.pair.requests:
+            self.pair.on("set_ready", request)
         unended = [request for request in twin.requests if request.reason is None]
         bound = 4 + 24 * sum(len(request.known) + request.max_tokens for request in unended)
         while self.pair.real.has_work:

@@ -88,6 +88,15 @@ def flipped_kind(handle: int) -> int:
 
 # A crowd: a few sequences fit at first, and then grow into each other.
 CROWDED_POOLS = st.sampled_from([6, 5, 8, 4, 7, 10, 12, 9, 3, 2, 1])
+
+
+def _with_budget_for_whole_prompts(options: dict[str, Any]) -> dict[str, Any]:
+    if options["batching"] == "chunked":
+        return options
+    budget = max(options["max_num_batched_tokens"], options["max_model_len"])
+    return options | {"max_num_batched_tokens": budget}
+
+
 SCHEDULER_OPTIONS = st.fixed_dictionaries(
     {
         "block_size": BLOCK_SIZES,
@@ -98,8 +107,20 @@ SCHEDULER_OPTIONS = st.fixed_dictionaries(
         "long_prefill_threshold": st.sampled_from([0, 0, 1, 2, 5]),
         "watermark": st.sampled_from([0.0, 0.01, 0.25, 0.5, 0.99]),
         "prefix_caching": st.sampled_from([True, True, True, False]),
+        "batching": st.sampled_from(["chunked", "chunked", "mixed", "static", "continuous"]),
+        "policy": st.sampled_from(["fcfs", "priority", "edf", "sjf"]),
+        "aging": st.sampled_from([0.0, 0.0, 0.25, 1.0]),
+        "victim": st.sampled_from(["latest", "least_computed", "lowest_class"]),
+        "reserve": st.sampled_from(["on_demand", "on_demand", "worst_case"]),
     }
-)
+).map(_with_budget_for_whole_prompts)
+
+
+def _minus(num_prompt_tokens: int) -> float:
+    """A class key: the longest prompt goes first."""
+    return -float(num_prompt_tokens)
+
+
 REQUEST_OPTIONS = st.fixed_dictionaries(
     {},
     optional={
@@ -109,7 +130,9 @@ REQUEST_OPTIONS = st.fixed_dictionaries(
         "use_cache": st.sampled_from([True, False]),
         "priority": st.integers(-1, 1),
         "tenant": st.integers(0, 1),
-        "deadline": st.sampled_from([0.0, 5.0]),
+        "deadline": st.sampled_from([None, 0.0, 5.0]),
+        "key": st.sampled_from([None, None, None, 1.0, -0.0, -2, float, _minus]),
+        "ready": st.sampled_from([True, True, False]),
     },
 )
 BAD_REQUESTS = st.sampled_from(
@@ -120,12 +143,22 @@ BAD_REQUESTS = st.sampled_from(
         ("stop_token_ids", {"max_tokens": 2, "stop_token_ids": [-1]}),
         ("n", {"max_tokens": 2, "n": 2}),
         ("n", {"max_tokens": 2, "n": 0}),
-        ("ready", {"max_tokens": 2, "ready": False}),
-        ("key", {"max_tokens": 2, "key": 1.0}),
+        ("key", {"max_tokens": 2, "key": math.nan}),
+        ("key", {"max_tokens": 2, "key": -math.inf}),
+        ("key", {"max_tokens": 2, "key": lambda _: math.inf}),
+        ("priority", {"max_tokens": 2, "priority": 2**53 + 1}),
+        ("priority", {"max_tokens": 2, "priority": -(2**63)}),
         ("arrival", {"max_tokens": 2, "arrival": math.nan}),
         ("arrival", {"max_tokens": 2, "arrival": math.inf}),
         ("deadline", {"max_tokens": 2, "deadline": -math.inf}),
         ("adapter", {"max_tokens": 2, "adapter": -1}),
         ("tenant", {"max_tokens": 2, "tenant": -1}),
     ]
+)
+# Columns of `add_many`: one value for all, or one for each prompt.
+PRIORITIES = st.one_of(st.integers(-1, 1), st.lists(st.integers(-1, 1), min_size=3, max_size=3))
+MOMENTS = st.one_of(
+    st.sampled_from([None, 0.0]),
+    st.lists(st.sampled_from([None, 0.0, 1.0, -1.5]), min_size=3, max_size=3),
+    st.just(np.array([0.5, 0.0, 3.0])),
 )

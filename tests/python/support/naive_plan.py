@@ -37,6 +37,7 @@ class NaivePlan:
     seqs: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     num_decodes: int = 0
+    num_padded: int = 0
     num_tokens: list[int] = field(default_factory=list)
     query_start: list[int] = field(default_factory=lambda: [0])
     token_ids: list[int] = field(default_factory=list)

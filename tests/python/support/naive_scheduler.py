@@ -32,6 +32,10 @@ COUNTERS = (
 )
 
 
+# What `add_many` takes one for each prompt of.
+EACH = ("max_tokens", "min_tokens", "priority", "deadline", "arrival")
+
+
 class NaiveScheduler:
     """Handles are 1, 2, 3 …, a request's and its sequence's in turn, and never given twice."""
 
@@ -43,9 +47,14 @@ class NaiveScheduler:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2_048,
         max_model_len: int = 32_768,
+        batching: str = "chunked",
+        policy: str = "fcfs",
+        aging: float = 0.0,
         max_partial_prefills: int = 4,
         long_prefill_threshold: int = 0,
         watermark: float = 0.01,
+        reserve: str = "on_demand",
+        victim: str = "latest",
         prefix_caching: bool = True,
     ) -> None:
         self.pool = NaivePool(num_blocks, block_size)
@@ -53,14 +62,22 @@ class NaiveScheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
+        self.batching = batching
+        self.policy = policy
+        self.aging = aging
+        self.victim = victim
         self.max_partial_prefills = max_partial_prefills
         self.long_prefill_threshold = long_prefill_threshold
         self.watermark_blocks = math.floor(watermark * num_blocks)
         self.prefix_caching = prefix_caching
-        self.limits = Limits(block_size, num_blocks, max_num_seqs, max_model_len)
+        self.limits = Limits(
+            block_size, num_blocks, max_num_seqs, max_model_len, reserve == "worst_case"
+        )
         self.requests: list[NaiveRequest] = []  # in the order of add, until they are stale
         self.running: list[NaiveRequest] = []
         self.waiting: list[NaiveRequest] = []
+        self.not_ready: list[NaiveRequest] = []
+        self.padding: list[int] = []  # rows of finished members of the static batch that runs
         self.unreported: list[NaiveRequest] = []  # ended, and no outcome said so
         self.unapplied: list[NaiveRequest] = []  # ended, and still holding rows or places
         self.unlisted: list[int] = []  # applied ends for the next plan's `ended`
@@ -76,6 +93,33 @@ class NaiveScheduler:
 
     def add(self, prompt: Sequence[int], *, max_tokens: int, **options: Any) -> int:
         request = checked_request(self.limits, prompt, max_tokens=max_tokens, **options)
+        return self._take(request)
+
+    def add_many(self, prompts: Sequence[Any], *, max_tokens: Any, **options: Any) -> list[int]:
+        options = {"max_tokens": max_tokens} | options
+        for name, value in options.items():
+            if name in EACH and isinstance(value, list) and len(value) != len(prompts):
+                raise RequestError(name, "has another length than prompts")
+        requests = []
+        for i, prompt in enumerate(prompts):
+            own = {
+                name: value[i] if name in EACH and isinstance(value, list) else value
+                for name, value in options.items()
+            }
+            try:
+                requests.append(checked_request(self.limits, prompt, **own))
+            except RequestError as error:
+                raise RequestError(_plural(error.argument, i), "is refused") from error
+        return [self._take(request) for request in requests]
+
+    def set_ready(self, request: int) -> None:
+        waits = self._find(request, kinds=(1,))
+        if waits.reason is None and not waits.is_ready:
+            waits.is_ready = True
+            self.not_ready.remove(waits)
+            self.waiting.append(waits)
+
+    def _take(self, request: NaiveRequest) -> int:
         if request.arrival is None:
             request.arrival = self.now
         request.handle, request.seq = self.num_issued + 1, self.num_issued + 2
@@ -83,7 +127,7 @@ class NaiveScheduler:
         request.order = self.num_added
         self.num_added += 1
         self.requests.append(request)
-        self.waiting.append(request)
+        (self.waiting if request.is_ready else self.not_ready).append(request)
         return request.handle
 
     def sequences(self, request: int) -> list[int]:
@@ -147,11 +191,29 @@ class NaiveScheduler:
     def _apply_ends(self) -> None:
         for request in self.unapplied:
             if request.row is None:
-                self.waiting.remove(request)
+                (self.waiting if request.is_ready else self.not_ready).remove(request)
             else:
+                if self.batching == "static":
+                    self.padding.append(request.row)
                 self.leave_row(request)
             self.unlisted.append(request.seq)
         self.unapplied = []
+        if not self.running:
+            self.padding = []
+
+    def order_of(self, request: NaiveRequest) -> tuple[float, float, int]:
+        assert request.arrival is not None
+        own = request.class_under(self.policy)
+        key = own if math.isinf(own) else own + self.aging * request.arrival
+        return key, request.arrival, request.order
+
+    def class_of(self, request: NaiveRequest) -> float:
+        return request.class_under(self.policy)
+
+    def blocks_for_all_of(self, request: NaiveRequest) -> int:
+        """The blocks that an admission finds for all that the request knows, or may know."""
+        worst = self.limits.worst_blocks(len(request.prompt), request.max_tokens)
+        return max(-(-len(request.known) // self.block_size), worst)
 
     def leave_row(self, request: NaiveRequest) -> None:
         self.pool.release_table(request.table)
@@ -161,6 +223,7 @@ class NaiveScheduler:
 
     def _fill(self, step: NaiveStep) -> NaivePlan:
         plan = NaivePlan(self.counters["steps"])
+        plan.num_padded = len(self.padding) if any(p.is_decode for p in step.placed) else 0
         for placed in step.placed:
             plan.append(placed, self.block_size)
         plan.table_changes = self._table_changes(step)
@@ -267,8 +330,12 @@ class NaiveScheduler:
         limit = (len(prompt) - 1) // self.block_size
         return len(self.pool.longest_hit(identity, prompt, limit)) * self.block_size
 
+    def clear(self) -> bool:
+        return self.out is None and self.pool.clear()
+
     def stats(self) -> dict[str, int]:
-        unended = [request for request in self.waiting if request.reason is None]
+        waiting = self.waiting + self.not_ready
+        unended = [request for request in waiting if request.reason is None]
         return (
             pool_stats(self.pool)
             | self.counters
@@ -293,7 +360,7 @@ class NaiveScheduler:
 
     def audit(self) -> None:
         check_pool(self.pool, [request.table for request in self.running])
-        rows = [request.row for request in self.running]
+        rows = [request.row for request in self.running] + self.padding
         assert len(set(rows)) == len(rows) <= self.max_num_seqs
         for request in self.requests:
             assert len(request.known) <= self.max_model_len, "L10"
@@ -303,6 +370,12 @@ class NaiveScheduler:
             else:
                 assert request.computed <= len(request.table) * self.block_size
                 assert request not in self.waiting
+
+
+def _plural(argument: str, i: int) -> str:
+    if argument in ("n", "tenant", "adapter", "stop_token_ids") or "extra_keys" in argument:
+        return argument
+    return f"{'prompts' if argument == 'prompt' else argument}[{i}]"
 
 
 def _row(request: NaiveRequest) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import octavo
@@ -51,16 +52,36 @@ class SchedulerPair:
         twin = result_of(self.twin.add, as_list(prompt), **options)
         assert_same_error(real.error, twin.error)
         if real.error is None:
-            self.names.add(real.value, twin.value)
-            self.requests.append(real.value)
-            seqs = as_list(self.real.sequences(real.value))
-            for seq, twin_seq in zip(seqs, self.twin.sequences(twin.value), strict=True):
-                self.names.add(seq, twin_seq)
-                self.seqs.append(seq)
+            self._name(real.value, twin.value)
         return self._settle(real, twin)
 
+    def add_many(self, prompts: Any, **options: Any) -> OctavoError | None:
+        real = result_of(self.real.add_many, prompts, **options)
+        plain = {name: as_list(value) for name, value in options.items()}
+        twin = result_of(self.twin.add_many, [as_list(prompt) for prompt in prompts], **plain)
+        assert_same_error(real.error, twin.error)
+        if real.error is None:
+            assert real.value.dtype == np.int64
+            for request, twin_request in zip(as_list(real.value), twin.value, strict=True):
+                self._name(request, twin_request)
+        return self._settle(real, twin)
+
+    def _name(self, request: int, twin_request: int) -> None:
+        self.names.add(request, twin_request)
+        self.requests.append(request)
+        seqs = as_list(self.real.sequences(request))
+        for seq, twin_seq in zip(seqs, self.twin.sequences(twin_request), strict=True):
+            self.names.add(seq, twin_seq)
+            self.seqs.append(seq)
+
+    def clear(self) -> bool:
+        real, twin = result_of(self.real.clear), result_of(self.twin.clear)
+        assert real.value == twin.value
+        self._settle(real, twin)
+        return real.value
+
     def on(self, call: str, handle: int) -> Result:
-        """`abort`, `finish`, `tokens` or `sequences` of a handle."""
+        """`abort`, `finish`, `set_ready`, `tokens` or `sequences` of a handle."""
         real = result_of(getattr(self.real, call), handle)
         twin = result_of(getattr(self.twin, call), self.names.twin_of(handle))
         assert_names_handle(real.error, handle)

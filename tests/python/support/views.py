@@ -57,6 +57,7 @@ PLAN_ARRAYS = (
     "copies",
     "zero",
 )
+PLAN_NUMBERS = ("number", "num_decodes", "num_padded")
 PLAN_CSR = ("kv_indptr", "kv_indices", "kv_last_page_len")  # built when asked for
 OUTCOME_HANDLES = ("seqs", "finished")
 OUTCOME_ARRAYS = (*OUTCOME_HANDLES, "indptr", "tokens", "reasons")
@@ -78,7 +79,7 @@ def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any]:
     view = {name: as_list(getattr(plan, name)) for name in (*PLAN_ARRAYS, *PLAN_CSR)}
     for name in PLAN_HANDLES:
         view[name] = [name_of(handle) for handle in view[name]]
-    return view | {"number": plan.number, "num_decodes": plan.num_decodes}
+    return view | {name: getattr(plan, name) for name in PLAN_NUMBERS}
 
 
 def outcome_view(outcome: Any, name_of: Callable[[int], Any]) -> dict[str, list[Any]]:

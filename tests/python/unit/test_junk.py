@@ -65,6 +65,8 @@ CACHE_CALLS = {
 }
 SCHEDULER_CALLS = {
     "sequences": 1,
+    "set_ready": 1,
+    "clear": 0,
     "tokens": 1,
     "abort": 1,
     "finish": 1,
@@ -90,6 +92,13 @@ ADD_OPTIONS = (
     "ready",
     "use_cache",
 )
+ADD_MANY = st.fixed_dictionaries(
+    {
+        "prompts": st.one_of(st.lists(ARRAYS, max_size=3), JUNK),
+        "max_tokens": st.one_of(ARRAYS, JUNK),
+    },
+    optional=dict.fromkeys(ADD_OPTIONS, JUNK),
+)
 ADD = st.fixed_dictionaries(
     {"prompt": st.one_of(ARRAYS, JUNK), "max_tokens": JUNK},
     optional=dict.fromkeys(ADD_OPTIONS, JUNK),
@@ -102,7 +111,7 @@ def public_calls(kind: type) -> set[str]:
 
 def test_every_call_is_tried():
     assert public_calls(octavo.KVCache) == set(CACHE_CALLS)
-    assert public_calls(octavo.Scheduler) == set(SCHEDULER_CALLS) | {"add"}
+    assert public_calls(octavo.Scheduler) == set(SCHEDULER_CALLS) | {"add", "add_many"}
 
 
 def attempt(call, *arguments, **keywords):
@@ -135,9 +144,11 @@ def test_scheduler_survives_junk(data):
     handles.extend(scheduler.sequences(handles[0]))
     plans = [scheduler.step(0.0)]
     for _ in range(12):
-        name = data.draw(st.sampled_from([*sorted(SCHEDULER_CALLS), "add"]))
+        name = data.draw(st.sampled_from([*sorted(SCHEDULER_CALLS), "add", "add_many"]))
         if name == "add":
             attempt(scheduler.add, **data.draw(ADD))
+        elif name == "add_many":
+            attempt(scheduler.add_many, **data.draw(ADD_MANY))
         else:
             arguments = [
                 data.draw(st.one_of(st.sampled_from(handles), st.sampled_from(plans), JUNK))

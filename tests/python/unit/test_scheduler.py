@@ -159,16 +159,16 @@ def test_defaults_agree_with_the_core():
         "max_num_seqs": (0, 65_537, -(2**70)),
         "max_num_batched_tokens": (0, 2**70),
         "max_model_len": (1, 2**31),
-        "batching": ("static", "continuous", "mixed", "other", 3, None),
-        "policy": ("priority", "sjf", "edf", "lpm", "fair", "other"),
-        "aging": (1.0, math.nan, True, "1"),
+        "batching": ("other", 3, None),
+        "policy": ("lpm", "fair", "other", None),
+        "aging": (-1.0, math.nan, math.inf, True, "1"),
         "bypass_limit": (1,),
         "max_partial_prefills": (0,),
         "long_prefill_threshold": (-1,),
         "watermark": (-0.1, 1.0, math.nan, math.inf, "0"),
-        "reserve": ("worst_case", "other"),
+        "reserve": ("other", None),
         "preemption": ("swap", "auto", "other"),
-        "victim": ("least_computed", "lowest_class", "other"),
+        "victim": ("other", None),
         "inflight_steps": (0, 2, 5),
         "num_lookahead": (1,),
         "prefix_caching": (1, None),
@@ -193,6 +193,16 @@ def test_settings_are_refused_by_field_value_and_range(field, values):
         assert caught.value.range
 
 
+@pytest.mark.parametrize("batching", ["static", "continuous", "mixed"])
+def test_whole_prompts_need_a_budget_for_the_longest(batching):
+    with pytest.raises(octavo.ConfigError) as caught:
+        build(batching=batching, max_num_batched_tokens=63)
+    assert (caught.value.field, caught.value.value) == ("max_num_batched_tokens", 63)
+    scheduler = build(batching=batching, max_num_batched_tokens=64)
+    scheduler.add(range(63), max_tokens=9)
+    assert scheduler.step(0.0).num_tokens.tolist() == [63]
+
+
 def test_every_setting_is_tried():
     tried = test_settings_are_refused_by_field_value_and_range.pytestmark[0].args[1]
     assert {field for field, _ in tried} == set(octavo.SchedulerConfig.__dataclass_fields__)
@@ -210,11 +220,19 @@ def test_every_setting_is_tried():
         "arrival": (math.nan, -math.inf),
         "tenant": (-1, 2**63),
         "adapter": (-1, 2**63),
-        "priority": (2**63,),
+        "priority": (2**63, 2**53 + 1, -(2**53) - 1),
         "salt": (None, "a"),
         "extra_keys": (None, 3),
-        "key": (1.0, lambda: 1.0),
-        "ready": (False,),
+        "key": (
+            math.nan,
+            -math.inf,
+            "a",
+            True,
+            2**2000,
+            [1.0],
+            lambda _: math.nan,
+            lambda _: None,
+        ),
     }.items(),
 )
 def test_requests_are_refused_by_argument(argument, values):

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use octavo_core::{
-    Batching, CacheConfig, Error, Outcome, Policy, Preemption, Request, RequestError, RequestId, Reserve, Scheduler,
-    SchedulerConfig, SequenceId, StepPlan, Victim,
+    Batching, CacheConfig, Error, Outcome, Policy, Preemption, Request, RequestError, RequestId, Scheduler,
+    SchedulerConfig, SequenceId, StepPlan,
 };
 
 fn config() -> SchedulerConfig {
@@ -38,6 +38,12 @@ fn test_config_numbers_out_of_range_are_named() {
         ("watermark", SchedulerConfig { watermark: 1.0, ..config() }),
         ("watermark", SchedulerConfig { watermark: -0.1, ..config() }),
         ("watermark", SchedulerConfig { watermark: f64::NAN, ..config() }),
+        ("aging", SchedulerConfig { aging: -0.5, ..config() }),
+        ("aging", SchedulerConfig { aging: f64::INFINITY, ..config() }),
+        (
+            "max_num_batched_tokens",
+            SchedulerConfig { batching: Batching::Mixed, max_num_batched_tokens: 2, ..config() },
+        ),
         ("num_blocks", SchedulerConfig { cache: CacheConfig::new(0), ..config() }),
     ];
     for (field, config) in cases {
@@ -49,17 +55,10 @@ fn test_config_numbers_out_of_range_are_named() {
 fn test_config_that_comes_later_is_refused_by_name() {
     let cache = |cache: CacheConfig| SchedulerConfig { cache, ..config() };
     let cases = [
-        ("batching", SchedulerConfig { batching: Batching::Static, ..config() }),
-        ("batching", SchedulerConfig { batching: Batching::Continuous, ..config() }),
-        ("batching", SchedulerConfig { batching: Batching::Mixed, ..config() }),
-        ("policy", SchedulerConfig { policy: Policy::Priority, ..config() }),
-        ("policy", SchedulerConfig { policy: Policy::Sjf, ..config() }),
-        ("policy", SchedulerConfig { policy: Policy::Edf, ..config() }),
-        ("aging", SchedulerConfig { aging: 0.5, ..config() }),
+        ("policy", SchedulerConfig { policy: Policy::Lpm, ..config() }),
+        ("policy", SchedulerConfig { policy: Policy::Fair, ..config() }),
         ("bypass_limit", SchedulerConfig { bypass_limit: 1, ..config() }),
-        ("reserve", SchedulerConfig { reserve: Reserve::WorstCase, ..config() }),
         ("preemption", SchedulerConfig { preemption: Preemption::Swap, ..config() }),
-        ("victim", SchedulerConfig { victim: Victim::LeastComputed, ..config() }),
         ("inflight_steps", SchedulerConfig { inflight_steps: 2, ..config() }),
         ("num_lookahead", SchedulerConfig { num_lookahead: 1, ..config() }),
         ("max_adapters_per_step", SchedulerConfig { max_adapters_per_step: 1, ..config() }),
@@ -176,8 +175,8 @@ fn test_add_refuses_by_name() {
         ("n", Request { n: 2, ..good() }),
         ("n", Request { n: 3, ..good() }),
         ("n", Request { n: 0, ..good() }),
-        ("ready", Request { ready: false, ..good() }),
-        ("key", Request { key: Some(0.0), ..good() }),
+        ("key", Request { key: Some(f64::NAN), ..good() }),
+        ("priority", Request { priority: (1 << 53) + 1, ..good() }),
         ("min_tokens", Request { min_tokens: 5, ..good() }),
         ("stop_token_ids", Request { stop_token_ids: vec![0, -7], ..good() }),
         ("arrival", Request { arrival: Some(f64::NAN), ..good() }),

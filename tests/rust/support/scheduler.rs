@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use octavo_core::{Batching, Policy, Reserve, Victim};
+
 use super::cache::{Fault, check_tokens, slot};
 use super::names::{Identity, name_of};
 use super::picture::{self, Shown};
@@ -21,6 +23,11 @@ pub struct World {
     pub long_prefill_threshold: usize,
     pub watermark: f64,
     pub prefix_caching: bool,
+    pub batching: Batching,
+    pub policy: Policy,
+    pub aging: f64,
+    pub victim: Victim,
+    pub reserve: Reserve,
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +40,10 @@ pub struct Submitted {
     /// Extra keys as given, the adapter's among them.
     pub identity: Identity,
     pub use_cache: bool,
+    pub priority: i64,
+    pub deadline: Option<f64>,
+    pub key: Option<f64>,
+    pub ready: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +62,7 @@ pub struct ModelPlan {
     pub seqs: Vec<usize>,
     pub rows: Vec<i32>,
     pub num_decodes: usize,
+    pub num_padded: usize,
     pub num_tokens: Vec<i32>,
     pub query_start: Vec<i32>,
     pub token_ids: Vec<i32>,
@@ -99,6 +111,9 @@ struct Request {
     table: Vec<i32>,
     row: Option<usize>,
     was_admitted: bool,
+    is_ready: bool,
+    /// What it knew when it was last put into the queue.
+    queued_with: usize,
     end: Option<Ending>,
     is_stale: bool,
 }
@@ -133,6 +148,8 @@ pub struct SchedulerModel {
     pub pool: Pool,
     requests: Vec<Request>,
     rows: Vec<Option<usize>>,
+    /// Rows of members of the static batch that are done.
+    padding: Vec<usize>,
     now: Option<f64>,
     ends: Vec<End>,
     /// Ends that took effect since the last plan was returned.
@@ -163,6 +180,7 @@ impl SchedulerModel {
             pool: Pool::new(world.num_blocks, world.block_size),
             requests: Vec::new(),
             rows: vec![None; world.max_num_seqs],
+            padding: Vec::new(),
             now: None,
             ends: Vec::new(),
             ended: Vec::new(),
@@ -182,18 +200,25 @@ impl SchedulerModel {
 
     // ------------------------------------------------------------------ requests
 
-    pub fn add(&mut self, submitted: &Submitted) -> Result<usize, Fault> {
+    /// What `add` says to a request, without adding it.
+    pub fn accepts(&self, submitted: &Submitted) -> Result<(), Fault> {
         let length = submitted.prompt.len();
         let refused = length == 0
             || length >= self.world.max_model_len
             || length.div_ceil(self.world.block_size) > self.world.num_blocks
             || submitted.min_tokens > submitted.max_tokens
-            || submitted.arrival.is_some_and(|arrival| !arrival.is_finite());
+            || submitted.priority.unsigned_abs() > 1 << 53
+            || self.worst_blocks(submitted) > self.world.num_blocks
+            || [submitted.arrival, submitted.deadline, submitted.key].iter().flatten().any(|time| !time.is_finite());
         if refused {
             return Err(Fault::Request);
         }
         check_tokens(&submitted.prompt)?;
-        check_tokens(&submitted.stop_token_ids)?;
+        check_tokens(&submitted.stop_token_ids)
+    }
+
+    pub fn add(&mut self, submitted: &Submitted) -> Result<usize, Fault> {
+        self.accepts(submitted)?;
         self.requests.push(Request {
             submitted: submitted.clone(),
             arrival: submitted.arrival.or(self.now),
@@ -204,6 +229,8 @@ impl SchedulerModel {
             table: Vec::new(),
             row: None,
             was_admitted: false,
+            is_ready: submitted.ready,
+            queued_with: submitted.prompt.len(),
             end: None,
             is_stale: false,
         });
@@ -216,6 +243,42 @@ impl SchedulerModel {
             Some(request) if request.is_stale => Err(Fault::Stale),
             Some(request) => Ok(request),
         }
+    }
+
+    /// All of them or none; the index of the first that is refused.
+    pub fn add_many(&mut self, all: &[Submitted]) -> Result<Vec<usize>, usize> {
+        if let Some(index) = all.iter().position(|submitted| self.accepts(submitted).is_err()) {
+            return Err(index);
+        }
+        Ok(all.iter().map(|submitted| self.add(submitted).expect("accepted")).collect())
+    }
+
+    pub fn set_ready(&mut self, request: usize) -> Result<(), Fault> {
+        if self.live(request)?.end.is_none() {
+            self.requests[request].is_ready = true;
+        }
+        Ok(())
+    }
+
+    pub fn clear(&mut self) -> bool {
+        self.out.is_none() && self.pool.clear()
+    }
+
+    /// The blocks that a request may come to need, if they are reserved for that case.
+    fn worst_blocks(&self, submitted: &Submitted) -> usize {
+        match self.world.reserve {
+            Reserve::OnDemand => 0,
+            Reserve::WorstCase => {
+                let most = submitted.prompt.len().saturating_add(submitted.max_tokens);
+                most.min(self.world.max_model_len).div_ceil(self.world.block_size)
+            }
+        }
+    }
+
+    /// The blocks that an admission finds for all that a request knows, or may know.
+    fn target(&self, request: usize) -> usize {
+        let state = &self.requests[request];
+        state.known.len().div_ceil(self.world.block_size).max(self.worst_blocks(&state.submitted))
     }
 
     pub fn end(&mut self, request: usize, ending: Ending) -> Result<(), Fault> {
@@ -287,8 +350,22 @@ impl SchedulerModel {
 
     // ------------------------------------------------------------------ orders
 
-    fn order_key(&self, request: usize) -> (f64, usize) {
-        (self.requests[request].arrival.expect("given before any ordering"), request)
+    fn class(&self, request: usize) -> f64 {
+        let state = &self.requests[request];
+        match (state.submitted.key, self.world.policy) {
+            (Some(key), _) => key,
+            (None, Policy::Priority) => state.submitted.priority as f64,
+            (None, Policy::Sjf) => state.queued_with as f64,
+            (None, Policy::Edf) => state.submitted.deadline.unwrap_or(f64::INFINITY),
+            (None, _) => 0.0,
+        }
+    }
+
+    fn order_key(&self, request: usize) -> (f64, f64, usize) {
+        let arrival = self.requests[request].arrival.expect("given before any ordering");
+        let class = self.class(request);
+        let key = if class == f64::INFINITY { class } else { class + self.world.aging * arrival };
+        (key, arrival, request)
     }
 
     fn in_policy_order(&self, mut requests: Vec<usize>) -> Vec<usize> {
@@ -301,9 +378,8 @@ impl SchedulerModel {
     }
 
     fn waiting(&self) -> Vec<usize> {
-        let waiting = (0..self.requests.len())
-            .filter(|&request| self.requests[request].end.is_none() && self.requests[request].row.is_none());
-        self.in_policy_order(waiting.collect())
+        let waits = |state: &Request| state.is_ready && state.end.is_none() && state.row.is_none();
+        self.in_policy_order((0..self.requests.len()).filter(|&request| waits(&self.requests[request])).collect())
     }
 
     fn is_decode(&self, request: usize) -> bool {
@@ -329,9 +405,29 @@ impl SchedulerModel {
         }
         self.apply_ends();
         let mut step = self.begin();
-        self.place_decodes(&mut step);
-        self.place_prompts(&mut step);
-        self.admit(&mut step);
+        match self.world.batching {
+            Batching::Chunked => {
+                self.place_decodes(&mut step);
+                self.place_prompts(&mut step);
+                while self.admit_next(&mut step) {}
+            }
+            Batching::Mixed => {
+                self.place_decodes(&mut step);
+                while self.admit_next(&mut step) {}
+            }
+            Batching::Continuous => {
+                if !self.admit_next(&mut step) {
+                    self.place_decodes(&mut step);
+                }
+            }
+            Batching::Static => {
+                if self.num_running() + self.padding.len() == 0 {
+                    while self.admit_next(&mut step) {}
+                } else {
+                    self.place_decodes(&mut step);
+                }
+            }
+        }
         self.block_tables = self.tables_now();
         let has_unreported = self.ends.iter().any(|end| !end.is_reported);
         if step.placed.is_empty() && step.preempted.is_empty() && !has_unreported {
@@ -345,9 +441,15 @@ impl SchedulerModel {
             if !self.ends[at].is_applied {
                 self.ends[at].is_applied = true;
                 let request = self.ends[at].request;
+                if self.world.batching == Batching::Static {
+                    self.padding.extend(self.requests[request].row);
+                }
                 self.leave_row(request);
                 self.ended.push(request);
             }
+        }
+        if self.num_running() == 0 {
+            self.padding.clear();
         }
     }
 
@@ -368,7 +470,11 @@ impl SchedulerModel {
         let threshold = self.world.long_prefill_threshold;
         Step {
             budget: self.world.max_num_batched_tokens,
-            cap: if threshold > 0 && others_wait { threshold } else { usize::MAX },
+            cap: if self.world.batching == Batching::Chunked && threshold > 0 && others_wait {
+                threshold
+            } else {
+                usize::MAX
+            },
             decoding,
             placed: Vec::new(),
             admitted: Vec::new(),
@@ -421,9 +527,27 @@ impl SchedulerModel {
         (request.table.len() + self.pool.available()) * self.world.block_size - request.computed
     }
 
-    /// Takes the blocks of the last running sequence. True where that is the requester.
+    /// Who loses its blocks, of the requester and those behind it; of equals the later one.
+    fn victim(&self, requester: usize) -> usize {
+        let order = self.running();
+        let place = order.iter().position(|&request| request == requester).expect("the requester runs");
+        let mut victim = requester;
+        for &other in &order[place..] {
+            let is_no_better = match self.world.victim {
+                Victim::Latest => true,
+                Victim::LeastComputed => self.requests[other].computed <= self.requests[victim].computed,
+                Victim::LowestClass => self.class(other) >= self.class(victim),
+            };
+            if is_no_better {
+                victim = other;
+            }
+        }
+        victim
+    }
+
+    /// Takes the blocks of a victim. True where that is the requester.
     fn make_room(&mut self, step: &mut Step, requester: usize) -> bool {
-        let victim = *self.running().last().expect("the requester runs");
+        let victim = self.victim(requester);
         if victim == requester && self.num_running() == 1 {
             self.end_for_capacity(requester);
         } else {
@@ -448,6 +572,7 @@ impl SchedulerModel {
         step.preempted.push(victim);
         self.counters.preemptions += 1;
         let known = self.requests[victim].known.len();
+        self.requests[victim].queued_with = known;
         if known.div_ceil(self.world.block_size) > self.world.num_blocks {
             self.end_for_capacity(victim);
         }
@@ -468,78 +593,126 @@ impl SchedulerModel {
         }
     }
 
-    fn admit(&mut self, step: &mut Step) {
-        while step.budget >= 1
-            && let Some(row) = self.rows.iter().position(Option::is_none)
-            && let Some(&head) = self.waiting().first()
-            && let Some((hit, chunk)) = self.admissible(step, head)
-        {
-            for &block in &hit {
-                self.pool.retain(block);
-            }
-            let state = &mut self.requests[head];
-            let (queries, hits) = (state.known.len(), hit.len() * self.world.block_size);
-            let counts = self.world.prefix_caching && state.submitted.use_cache;
-            let was_admitted = std::mem::replace(&mut state.was_admitted, true);
-            state.computed = hits;
-            state.table = hit;
-            state.row = Some(row);
-            self.rows[row] = Some(head);
-            let counters = &mut self.counters;
-            match (was_admitted, counts) {
-                (false, true) => {
-                    counters.prefix_queries += queries;
-                    counters.prefix_hits += hits;
-                }
-                (true, true) => {
-                    counters.resumed_queries += queries;
-                    counters.resumed_hits += hits;
-                }
-                (_, false) => {}
-            }
-            if was_admitted { &mut step.resumed } else { &mut step.admitted }.push(head);
-            self.grow(head, chunk);
-            step.budget -= chunk;
-            step.placed.push(Placed { request: head, num_tokens: chunk, old_entries: 0, is_decode: false });
+    /// Admits the head of the queue; false where it has to wait.
+    fn admit_next(&mut self, step: &mut Step) -> bool {
+        let Some(&head) = self.waiting().first() else { return false };
+        let hit = self.hit(head);
+        if step.budget == 0 || self.first_chunk(step, head, hit.len()).is_none() {
+            return false;
         }
+        if !self.fits(step, head, &hit, &[]) {
+            let victims = self.strict_victims(step, head, &hit);
+            for &victim in &victims {
+                self.preempt(step, victim);
+            }
+            if victims.is_empty() {
+                return false;
+            }
+            assert!(hit == self.hit(head) && self.fits(step, head, &hit, &[]), "whoever was preempted made room");
+        }
+        let chunk = self.first_chunk(step, head, hit.len()).expect("a larger budget takes no less");
+        self.seat(step, head, hit);
+        self.grow(head, chunk);
+        if self.world.reserve == Reserve::WorstCase {
+            while self.requests[head].table.len() < self.target(head) {
+                let block = self.pool.allocate();
+                self.requests[head].table.push(block);
+            }
+        }
+        step.budget -= chunk;
+        step.placed.push(Placed { request: head, num_tokens: chunk, old_entries: 0, is_decode: false });
+        true
     }
 
-    /// The hit and the first chunk of a candidate, where it may enter now.
-    fn admissible(&self, step: &Step, candidate: usize) -> Option<(Vec<i32>, usize)> {
+    fn hit(&self, candidate: usize) -> Vec<i32> {
         let state = &self.requests[candidate];
-        let block_size = self.world.block_size;
-        let known = state.known.len();
-        let hit = if self.world.prefix_caching && state.submitted.use_cache {
+        if self.world.prefix_caching && state.submitted.use_cache {
             self.pool.hit(&state.submitted.identity, &state.known)
         } else {
             Vec::new()
-        };
-        let rest = known.div_ceil(block_size) - hit.len();
-        let claimed = hit.iter().filter(|&&block| self.pool.count(block) == 0).count();
-        let prompts: Vec<usize> =
-            self.running().into_iter().filter(|request| !step.decoding.contains(request)).collect();
-        let lack: usize = prompts
-            .iter()
-            .map(|&request| {
-                let request = &self.requests[request];
-                request.known.len().div_ceil(block_size) - request.table.len()
-            })
-            .sum();
-        let kept = if self.num_running() > 0 {
+        }
+    }
+
+    /// How much of a candidate the step would compute; none where that is too little.
+    fn first_chunk(&self, step: &Step, candidate: usize, hit: usize) -> Option<usize> {
+        let left = self.requests[candidate].known.len() - hit * self.world.block_size;
+        let chunk = left.min(step.budget).min(step.cap);
+        let incomplete = self.prompts(step).into_iter().filter(|&request| !self.completes(step, request)).count();
+        let may_stay_incomplete =
+            self.world.batching == Batching::Chunked && incomplete < self.world.max_partial_prefills;
+        (chunk == left || may_stay_incomplete).then_some(chunk)
+    }
+
+    fn prompts(&self, step: &Step) -> Vec<usize> {
+        self.running().into_iter().filter(|request| !step.decoding.contains(request)).collect()
+    }
+
+    fn free_row(&self) -> Option<usize> {
+        (0..self.rows.len()).find(|row| self.rows[*row].is_none() && !self.padding.contains(row))
+    }
+
+    /// Whether there is a row and room for all of a candidate, once some are gone.
+    fn fits(&self, step: &Step, candidate: usize, hit: &[i32], gone: &[usize]) -> bool {
+        let dropped: Vec<i32> = gone.iter().flat_map(|&request| self.requests[request].table.clone()).collect();
+        let count_then = |block: i32| self.pool.count(block) - dropped.iter().filter(|&&other| other == block).count();
+        let mut freed: Vec<i32> = dropped.iter().copied().filter(|&block| count_then(block) == 0).collect();
+        freed.sort_unstable();
+        freed.dedup();
+        let claimed = hit.iter().filter(|&&block| count_then(block) == 0).count();
+        let prompts = self.prompts(step).into_iter().filter(|request| !gone.contains(request));
+        let lack: usize = prompts.map(|request| self.target(request) - self.requests[request].table.len()).sum();
+        let kept = if self.num_running() > gone.len() {
             (self.world.watermark * self.world.num_blocks as f64).floor() as usize
         } else {
             0
         };
-        if rest + lack + kept > self.pool.available() - claimed {
-            return None;
+        let needed = self.target(candidate) - hit.len() + lack + kept + claimed;
+        (self.free_row().is_some() || !gone.is_empty()) && needed <= self.pool.available() + freed.len()
+    }
+
+    /// As few of strictly worse classes as it takes, the last in order first; nobody if all do not suffice.
+    fn strict_victims(&self, step: &Step, candidate: usize, hit: &[i32]) -> Vec<usize> {
+        let is_strict = matches!(self.world.policy, Policy::Priority | Policy::Edf);
+        let mut victims = Vec::new();
+        for request in self.running().into_iter().rev().filter(|_| is_strict) {
+            let is_new = step.admitted.contains(&request) || step.resumed.contains(&request);
+            if !is_new && self.class(request) > self.class(candidate) {
+                victims.push(request);
+                if self.fits(step, candidate, hit, &victims) {
+                    return victims;
+                }
+            }
         }
-        let left = known - hit.len() * block_size;
-        let chunk = left.min(step.budget).min(step.cap);
-        let incomplete = prompts.iter().filter(|&&request| !self.completes(step, request)).count();
-        if chunk < left && incomplete >= self.world.max_partial_prefills {
-            return None;
+        Vec::new()
+    }
+
+    /// Gives a candidate a row and its hit, and counts that.
+    fn seat(&mut self, step: &mut Step, head: usize, hit: Vec<i32>) {
+        let row = self.free_row().expect("a row is free");
+        for &block in &hit {
+            self.pool.retain(block);
         }
-        Some((hit, chunk))
+        let state = &mut self.requests[head];
+        let (queries, hits) = (state.known.len(), hit.len() * self.world.block_size);
+        let counts = self.world.prefix_caching && state.submitted.use_cache;
+        let was_admitted = std::mem::replace(&mut state.was_admitted, true);
+        state.computed = hits;
+        state.table = hit;
+        state.row = Some(row);
+        self.rows[row] = Some(head);
+        let counters = &mut self.counters;
+        match (was_admitted, counts) {
+            (false, true) => {
+                counters.prefix_queries += queries;
+                counters.prefix_hits += hits;
+            }
+            (true, true) => {
+                counters.resumed_queries += queries;
+                counters.resumed_hits += hits;
+            }
+            (_, false) => {}
+        }
+        if was_admitted { &mut step.resumed } else { &mut step.admitted }.push(head);
     }
 
     /// Whether the step computes all that is known of a running sequence.
@@ -556,6 +729,7 @@ impl SchedulerModel {
         let mut plan = ModelPlan {
             number: self.plans,
             num_decodes: step.placed.iter().filter(|placed| placed.is_decode).count(),
+            num_padded: if step.placed.iter().any(|placed| placed.is_decode) { self.padding.len() } else { 0 },
             query_start: vec![0],
             sample_indptr: vec![0],
             table_changes: self.changes(&step),

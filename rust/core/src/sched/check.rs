@@ -32,7 +32,7 @@ fn check_batch(state: &State) -> Result<(), StateError> {
         let at_home = match sequence.status {
             Status::Running(at) => at == row && !runner.ended,
             Status::Ended { row: at, .. } => at == Some(row) && runner.ended,
-            Status::Waiting => false,
+            Status::Waiting | Status::NotReady => false,
         };
         if !at_home || !agrees(runner, sequence) {
             return Err(StateError::law(2, format!("row {row} disagrees with its sequence {}", runner.seq.raw())));

@@ -90,7 +90,7 @@ fn count_computed(state: &mut State, placed: &Placed) {
     if may_fill && publishes {
         publish(state, placed, placed.start as usize / block_size, end as usize / block_size);
     }
-    if placed.num_tokens > 1 {
+    if may_fill {
         find_next_slot(state, placed.row);
     }
     if is_done {
@@ -113,7 +113,7 @@ fn publish(state: &mut State, placed: &Placed, from: usize, to: usize) {
     }
 }
 
-/// After a chunk the next slot lies wherever the table says.
+/// After a chunk, or at a block's end, the next slot lies wherever the table says, if it has the block already.
 fn find_next_slot(state: &mut State, row: u32) {
     let block_size = state.cache.block_size();
     let runner = state.rows.at_mut(row);

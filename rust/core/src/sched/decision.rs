@@ -34,6 +34,8 @@ pub struct Decision {
     pub num_samples: usize,
     /// Table entries that no plan before has listed.
     pub(crate) num_new_blocks: usize,
+    /// Rows of finished members of a static batch, which a pass with decodes computes all the same.
+    pub num_padded: usize,
     /// Who was admitted for the first time.
     pub admitted: Vec<SequenceId>,
     /// Who was admitted again after a preemption.

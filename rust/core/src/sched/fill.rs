@@ -64,6 +64,8 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     let Some(decision) = state.out.pop_back() else { unreachable!("a step was just decided") };
     let sizes = Sizes {
         seqs: decision.placed.len(),
+        decodes: decision.num_decodes,
+        padded: decision.num_padded,
         tokens: decision.num_tokens,
         samples: decision.num_samples,
         table_changes: decision.num_new_blocks + decision.merged.len(),
@@ -72,7 +74,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
         preempted: decision.preempted.len(),
         ended: decision.ended.len(),
     };
-    let mut arrays = plan.open(decision.number, decision.num_decodes, sizes);
+    let mut arrays = plan.open(decision.number, sizes);
     write_batch(state, &decision, &mut arrays);
     write_changes(state, &decision, arrays.table_changes);
     for (list, seqs) in [

@@ -1,10 +1,12 @@
 //! The step scheduler: who runs, on which blocks, at every step.
 
+pub(crate) mod admit;
 pub(crate) mod check;
 pub(crate) mod commit;
 pub(crate) mod decision;
 pub(crate) mod fill;
 pub(crate) mod outcome;
+pub(crate) mod pass;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod rank;

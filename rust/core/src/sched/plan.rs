@@ -59,6 +59,8 @@ impl Section {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) seqs: usize,
+    pub(crate) decodes: usize,
+    pub(crate) padded: usize,
     pub(crate) tokens: usize,
     pub(crate) samples: usize,
     pub(crate) table_changes: usize,
@@ -93,6 +95,7 @@ pub(crate) struct Arrays<'a> {
 pub struct StepPlan {
     number: u64,
     num_decodes: usize,
+    num_padded: usize,
     words: Vec<u64>,
     sections: Vec<Section>,
 }
@@ -111,7 +114,7 @@ impl StepPlan {
     /// A plan that nothing was written to.
     #[must_use]
     pub const fn new() -> Self {
-        Self { number: 0, num_decodes: 0, words: Vec::new(), sections: Vec::new() }
+        Self { number: 0, num_decodes: 0, num_padded: 0, words: Vec::new(), sections: Vec::new() }
     }
 
     /// Counts the plans of its scheduler from 0.
@@ -124,6 +127,12 @@ impl StepPlan {
     #[must_use]
     pub const fn num_decodes(&self) -> usize {
         self.num_decodes
+    }
+
+    /// Rows of finished members of a static batch that a pass with decodes computes all the same.
+    #[must_use]
+    pub const fn num_padded(&self) -> usize {
+        self.num_padded
     }
 
     /// The whole buffer.
@@ -190,9 +199,10 @@ impl StepPlan {
     }
 
     /// Lays the buffer out for `sizes` and opens its arrays for writing.
-    pub(crate) fn open(&mut self, number: u64, num_decodes: usize, sizes: Sizes) -> Arrays<'_> {
+    pub(crate) fn open(&mut self, number: u64, sizes: Sizes) -> Arrays<'_> {
         self.number = number;
-        self.num_decodes = num_decodes;
+        self.num_decodes = sizes.decodes;
+        self.num_padded = sizes.padded;
         self.sections.clear();
         let mut words = 0;
         for (name, dtype, len, width) in shapes(sizes) {

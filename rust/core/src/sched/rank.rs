@@ -2,10 +2,13 @@
 
 use std::cmp::Ordering;
 
-/// A place in the order: class key, then arrival, then order of `add`. Smaller goes first.
+/// A place in the order: class key and aging, then arrival, then order of `add`. Smaller goes first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rank {
+    /// What "strictly better" compares.
     pub(crate) class: f64,
+    /// The class, and what waiting adds to it.
+    pub(crate) key: f64,
     /// Seconds on the caller's clock.
     pub(crate) arrival: f64,
     /// Counts the calls of `add`.
@@ -14,8 +17,8 @@ pub(crate) struct Rank {
 
 impl Ord for Rank {
     fn cmp(&self, other: &Self) -> Ordering {
-        let by_class = self.class.total_cmp(&other.class);
-        by_class.then(self.arrival.total_cmp(&other.arrival)).then(self.order.cmp(&other.order))
+        let by_key = self.key.total_cmp(&other.key);
+        by_key.then(self.arrival.total_cmp(&other.arrival)).then(self.order.cmp(&other.order))
     }
 }
 

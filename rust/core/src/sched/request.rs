@@ -1,10 +1,11 @@
 //! What a caller asks for, and what the scheduler keeps of it.
 
+use crate::config::{Limits, Policy, Reserve};
 use crate::identity::Identity;
 use crate::ids::{RequestId, SequenceId};
 use crate::sched::outcome::Reason;
 use crate::sched::rank::Rank;
-use crate::table::Table;
+use crate::table::{Table, blocks_for};
 
 /// A prompt, its limits, and its place in the order (CONTRACT §3.1).
 #[derive(Clone, Debug)]
@@ -19,19 +20,19 @@ pub struct Request {
     pub stop_token_ids: Vec<i32>,
     /// Sequences; more than one comes later.
     pub n: usize,
-    /// Smaller is more urgent; without effect under `fcfs`.
+    /// Smaller is more urgent; the class under `priority`.
     pub priority: i64,
-    /// Seconds on the caller's clock; without effect under `fcfs`.
+    /// Seconds on the caller's clock; the class under `edf`.
     pub deadline: Option<f64>,
     /// Seconds on the caller's clock; the newest `now` by default.
     pub arrival: Option<f64>,
-    /// Who asks; without effect under `fcfs`.
+    /// Who asks; without effect so far.
     pub tenant: u64,
     /// Salt, extra keys and adapter.
     pub identity: Identity,
-    /// *Later*: a class key of the caller's.
+    /// A class key of the caller's, in place of the policy's.
     pub key: Option<f64>,
-    /// *Later*: `false` waits for `set_ready`.
+    /// `false` waits for [`set_ready`](crate::Scheduler::set_ready).
     pub ready: bool,
     /// `false` takes no hits and publishes nothing.
     pub use_cache: bool,
@@ -64,6 +65,8 @@ impl Request {
 pub(crate) enum Status {
     /// In the queue: never admitted, or preempted.
     Waiting,
+    /// Outside the queue, until `set_ready`.
+    NotReady,
     /// In the batch, at this row.
     Running(u32),
     /// Over. It keeps its row until the next step takes it.
@@ -74,6 +77,49 @@ pub(crate) enum Status {
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) sequences: Vec<SequenceId>,
+}
+
+impl Limits {
+    /// Where `sequence` stands in the order if it is queued now.
+    pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
+        let class = sequence.class.unwrap_or(count(sequence.tokens.len()));
+        let Rank { arrival, order, .. } = sequence.rank;
+        // No deadline at all is no nearer for having waited.
+        let key = if class.is_finite() { class + self.aging * arrival } else { class };
+        Rank { class, key, arrival, order }
+    }
+
+    /// The class of a request under the policy; `None` is the number of tokens left to prefill, whenever it is queued.
+    pub(crate) fn class(&self, request: &Request) -> Option<f64> {
+        let class = match self.policy {
+            _ if request.key.is_some() => request.key,
+            Policy::Priority => Some(signed(request.priority)),
+            Policy::Edf => Some(request.deadline.unwrap_or(f64::INFINITY)),
+            Policy::Sjf => None,
+            Policy::Fcfs | Policy::Lpm | Policy::Fair => Some(0.0),
+        };
+        // Adding 0 makes the two zeros one.
+        class.map(|class| class + 0.0)
+    }
+
+    /// The blocks that `sequence` owns from its admission on, whatever it knows.
+    pub(crate) fn worst_blocks(&self, sequence: &Sequence, block_size: usize) -> usize {
+        if self.is_worst_case() { blocks_for(sequence.max_len, block_size) } else { 0 }
+    }
+
+    pub(crate) fn is_worst_case(&self) -> bool {
+        self.reserve == Reserve::WorstCase
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
+const fn count(tokens: usize) -> f64 {
+    tokens as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "checked to be within 2^53 when the request was added")]
+const fn signed(priority: i64) -> f64 {
+    priority as f64
 }
 
 /// One token stream, and everything about it that a steady step does not touch.
@@ -88,6 +134,8 @@ pub(crate) struct Sequence {
     pub(crate) status: Status,
     pub(crate) request: RequestId,
     pub(crate) rank: Rank,
+    /// The class, unless the policy computes it anew whenever the sequence is queued.
+    pub(crate) class: Option<f64>,
     /// Whether `rank.arrival` waits for the first step.
     pub(crate) undated: bool,
     pub(crate) prompt_len: usize,

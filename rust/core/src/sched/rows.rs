@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::ids::SequenceId;
+use crate::table::blocks_for;
 
 /// What a step needs of a running sequence: one cache line.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct Runner {
     pub(crate) announced: u32,
     /// Outputs so far.
     pub(crate) emitted: u32,
+    /// Blocks that it owns from its admission on, whatever it knows: 0 unless they are reserved for the worst case.
+    pub(crate) worst_blocks: u32,
     /// Ends with `length` when it knows this many tokens.
     pub(crate) max_len: u32,
     /// A stop counts from this output on.
@@ -45,6 +48,11 @@ impl Runner {
     #[inline]
     pub(crate) const fn is_decode(&self) -> bool {
         self.emitted > 0 && self.known - self.computed == 1
+    }
+
+    /// The blocks that it needs for all it knows, or owns for the worst case.
+    pub(crate) fn target(&self, block_size: usize) -> usize {
+        blocks_for(self.known as usize, block_size).max(self.worst_blocks as usize)
     }
 
     /// Tokens whose KV is not computed.
@@ -87,9 +95,19 @@ impl Rows {
 
     /// Takes the runner out of `row`, which the caller takes out of the order.
     pub(crate) fn vacate(&mut self, row: u32) {
+        self.pad(row);
+        self.free(row);
+    }
+
+    /// Takes the runner out of `row`, which nobody else is given until it is freed.
+    pub(crate) fn pad(&mut self, row: u32) {
         if self.runners[row as usize].take().is_none() {
             unreachable!("row {row} is vacated twice");
         }
+    }
+
+    /// Lets `row`, from which the runner was taken, be given again.
+    pub(crate) fn free(&mut self, row: u32) {
         self.free.push(Reverse(row));
     }
 
@@ -118,6 +136,11 @@ impl Rows {
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Runner> {
         self.order.iter().map(|&row| self.at(row))
     }
+}
+
+/// A length, which the model's longest bounds.
+pub(crate) fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or_else(|_| unreachable!("{count} is beyond the longest sequence"))
 }
 
 #[cfg(test)]

@@ -84,9 +84,11 @@ impl Scheduler {
         self.check_request(&request)?;
         let state = &mut self.state;
         let undated = request.arrival.is_none() && state.now.is_none();
-        // Adding 0 makes the two zeros one.
-        let arrival = request.arrival.or(state.now).unwrap_or(f64::NEG_INFINITY) + 0.0;
-        let rank = Rank { class: 0.0, arrival, order: state.added };
+        // An undated request arrives with the first step. Adding 0 makes the two zeros one.
+        let arrival = request.arrival.or(state.now).unwrap_or(0.0) + 0.0;
+        let rank = Rank { class: 0.0, key: 0.0, arrival, order: state.added };
+        let class = state.limits.class(&request);
+        let status = if request.ready { Status::Waiting } else { Status::NotReady };
         state.added += 1;
         let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
         let sequences = &mut state.sequences;
@@ -96,9 +98,10 @@ impl Scheduler {
                 tokens: request.prompt,
                 table: Table::default(),
                 chain: Vec::new(),
-                status: Status::Waiting,
+                status,
                 request: id,
                 rank,
+                class,
                 undated,
                 max_len,
                 // No output has a number beyond the longest length.
@@ -113,9 +116,51 @@ impl Scheduler {
             Family { sequences: vec![seq] }
         });
         for &seq in &state.requests.live(id).sequences {
-            state.queue.push(rank, seq);
+            let sequence = state.sequences.live_mut(seq);
+            sequence.rank = state.limits.rank(sequence);
+            if request.ready {
+                state.queue.push(sequence.rank, seq);
+            } else {
+                state.num_not_ready += 1;
+            }
         }
         Ok(id)
+    }
+
+    /// Adds many requests at once: all of them, or none.
+    ///
+    /// # Errors
+    ///
+    /// That of [`add`](Self::add) for the first request that is refused, with its index in the name of the argument.
+    pub fn add_many(&mut self, requests: Vec<Request>) -> Result<Vec<RequestId>, Error> {
+        for (index, request) in requests.iter().enumerate() {
+            self.check_request(request).map_err(|error| {
+                let argument = format!("{}[{index}]", error.argument).into();
+                RequestError { argument, ..error }
+            })?;
+        }
+        requests.into_iter().map(|request| self.add(request)).collect()
+    }
+
+    /// Lets a request that was added with `ready: false` into the queue; one that is there, or has ended, stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle.
+    ///
+    /// # Complexity
+    ///
+    /// O(log waiting).
+    pub fn set_ready(&mut self, request: RequestId) -> Result<(), Error> {
+        for seq in self.state.members(request.into())? {
+            let sequence = self.state.sequences.live_mut(seq);
+            if sequence.status == Status::NotReady {
+                sequence.status = Status::Waiting;
+                self.state.num_not_ready -= 1;
+                self.state.queue.push(sequence.rank, seq);
+            }
+        }
+        Ok(())
     }
 
     /// The sequences of a request.
@@ -227,7 +272,7 @@ impl Scheduler {
     pub fn has_work(&self) -> bool {
         let State { queue, rows, out, ends, .. } = &self.state;
         let is_running = || rows.order.iter().any(|&row| !rows.at(row).ended);
-        queue.len() > 0 || !out.is_empty() || !ends.to_report.is_empty() || is_running()
+        queue.len() + self.state.num_not_ready > 0 || !out.is_empty() || !ends.to_report.is_empty() || is_running()
     }
 
     /// Plan numbers that are out, oldest first.
@@ -253,6 +298,15 @@ impl Scheduler {
             cache.look_up(&mut chain, tokens, identity, limit, &mut hits);
         }
         Ok(hits.blocks.len() * cache.block_size())
+    }
+
+    /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a plan is out.
+    ///
+    /// # Complexity
+    ///
+    /// O(cached blocks).
+    pub fn clear(&mut self) -> bool {
+        self.state.cache.clear()
     }
 
     /// The block tables of all rows in `group`, row after row, after the newest [`step`](Self::step); unused entries
@@ -282,7 +336,7 @@ impl Scheduler {
         SchedulerStats {
             prefix_queries: counters.prefix_queries,
             prefix_hits: counters.prefix_hits,
-            waiting: queue.len() as u64,
+            waiting: (queue.len() + self.state.num_not_ready) as u64,
             running: running as u64,
             requests: requests.len() as u64,
             steps: counters.plans,
@@ -321,6 +375,18 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Blocks for the worst case that are more than there are could never be given.
+    #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
+    fn check_worst_case(&self, request: &Request) -> Result<(), RequestError> {
+        let len = request.prompt.len().saturating_add(request.max_tokens).min(self.state.limits.max_model_len);
+        let (blocks, usable) = (blocks_for(len, self.block_size()), self.state.cache.num_blocks());
+        if blocks <= usable {
+            return Ok(());
+        }
+        let text = format!("{len} tokens in the worst case need {blocks} blocks, and {usable} are all there are");
+        Err(RequestError::beyond("max_tokens", text, usable as f64, (blocks - usable) as f64))
+    }
+
     #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
     fn check_request(&self, request: &Request) -> Result<(), RequestError> {
         let limits = &self.state.limits;
@@ -350,10 +416,16 @@ impl Scheduler {
             return Err(RequestError::beyond("min_tokens", text, max as f64, (min - max) as f64));
         }
         tokens::check("stop_token_ids", &request.stop_token_ids)?;
-        for (name, time) in [("deadline", request.deadline), ("arrival", request.arrival)] {
-            if time.is_some_and(|time| !time.is_finite()) {
-                return Err(RequestError::new(name, "it is not a finite number of seconds"));
+        for (name, number) in [("deadline", request.deadline), ("arrival", request.arrival), ("key", request.key)] {
+            if number.is_some_and(|number| !number.is_finite()) {
+                return Err(RequestError::new(name, "it is not a finite number"));
             }
+        }
+        if request.priority.unsigned_abs() > MAX_PRIORITY {
+            return Err(RequestError::new("priority", format!("{} is beyond ±2^53", request.priority)));
+        }
+        if limits.is_worst_case() {
+            self.check_worst_case(request)?;
         }
         refuse_later(request, limits.max_num_seqs)
     }
@@ -365,18 +437,15 @@ fn sorted(mut tokens: Vec<i32>) -> Box<[i32]> {
     tokens.into_boxed_slice()
 }
 
+/// Priorities are exact as `f64` up to here.
+const MAX_PRIORITY: u64 = 1 << 53;
+
 fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
     if request.n == 0 || request.n > max_num_seqs {
         return Err(RequestError::new("n", format!("{} is not in 1 ..= max_num_seqs = {max_num_seqs}", request.n)));
     }
     if request.n != 1 {
         return Err(RequestError::new("n", format!("{} sequences: more than one comes later", request.n)));
-    }
-    if request.key.is_some() {
-        return Err(RequestError::new("key", "class keys of the caller's come later"));
-    }
-    if !request.ready {
-        return Err(RequestError::new("ready", "requests that wait for set_ready come later"));
     }
     Ok(())
 }

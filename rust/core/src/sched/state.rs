@@ -56,10 +56,14 @@ pub(crate) struct State {
     pub(crate) ends: Ends,
     pub(crate) news: News,
     pub(crate) look_up: LookUp,
+    /// Sequences that wait for `set_ready`.
+    pub(crate) num_not_ready: usize,
     /// Plans that are out, oldest first.
     pub(crate) out: VecDeque<Decision>,
     /// Decisions whose memory is used again.
     pub(crate) spare: Vec<Decision>,
+    /// Rows of finished members of the static batch that runs.
+    pub(crate) padding: Vec<u32>,
     /// The newest `now`.
     pub(crate) now: Option<f64>,
     /// Counts the calls of `add`.
@@ -77,12 +81,14 @@ impl State {
             requests: Arena::new(),
             sequences: Arena::new(),
             queue: Queue::default(),
+            num_not_ready: 0,
             rows: Rows::new(limits.max_num_seqs),
             ends: Ends::default(),
             news: News::default(),
             look_up: LookUp::default(),
             out: VecDeque::new(),
             spare: Vec::new(),
+            padding: Vec::new(),
             now: None,
             added: 0,
             counters: Counters::default(),
@@ -105,6 +111,10 @@ impl State {
                 self.queue.remove(seq);
                 None
             }
+            Status::NotReady => {
+                self.num_not_ready -= 1;
+                None
+            }
             Status::Running(row) => {
                 self.rows.at_mut(row).ended = true;
                 Some(row)
@@ -124,6 +134,23 @@ impl State {
         self.rows.vacate(row);
         self.news.vacated.push(row);
         self.news.merged.retain(|&(other, ..)| other != row);
+    }
+
+    /// Frees the blocks of a finished member of a static batch; its row stays, as padding.
+    pub(crate) fn evacuate_to_padding(&mut self, seq: SequenceId, row: u32) {
+        let sequence = self.sequences.live_mut(seq);
+        self.cache.shrink(&mut sequence.table, 0);
+        self.rows.pad(row);
+        self.padding.push(row);
+        self.news.vacated.push(row);
+        self.news.merged.retain(|&(other, ..)| other != row);
+    }
+
+    /// The batch is over: its padding rows are free.
+    pub(crate) fn drop_padding(&mut self) {
+        for row in self.padding.drain(..) {
+            self.rows.free(row);
+        }
     }
 
     /// Forgets the sequences whose end was reported by an outcome.
