@@ -14,10 +14,9 @@ LATER_VERBS = frozenset({"plan", "compare", "sweep", "trace", "report"})
 
 _LATER_FLAGS = frozenset(
     {
-        "--alert", "--aging", "--burstiness", "--chrome-trace", "--columns", "--concurrency",
+        "--alert", "--burstiness", "--chrome-trace", "--columns", "--concurrency",
         "--config", "--decode-replicas", "--gpu", "--html", "--model", "--prefill-replicas",
-        "--preset", "--replicas", "--reserve", "--router", "--slo", "--spread", "--victim",
-        "--wait-for-full",
+        "--preset", "--replicas", "--router", "--slo", "--spread",
     }
 )  # fmt: skip
 

@@ -14,7 +14,7 @@
 //! | [`cost`] | what a pass costs |
 //! | [`workload`] | the requests |
 //! | [`generate`], [`rng`] | traffic made from a seed |
-//! | [`options`] | the settings of a run |
+//! | [`options`], [`schedule`] | the settings of a run |
 //! | [`queue`], [`run`] | the front door, the loop |
 //! | [`record`] | what a run leaves behind |
 //! | [`metrics`], [`distribution`] | its figures |
@@ -45,11 +45,14 @@ pub mod generate;
 pub mod metrics;
 pub mod num;
 pub mod options;
+mod pass;
 pub mod queue;
 pub mod record;
 pub mod report;
 pub mod rng;
 pub mod run;
+pub mod schedule;
+mod value;
 pub mod workload;
 
 pub use cost::{Combine, CostModel, KvRead, PassShape};
@@ -57,10 +60,11 @@ pub use distribution::Distribution;
 pub use error::{Error, WorkloadError};
 pub use generate::{Festival, Plain};
 pub use metrics::{KvUsage, Promise, Summary};
-pub use octavo_core::ConfigError;
+pub use octavo_core::{ConfigError, Policy, Reserve, Victim};
 pub use options::{SimConfig, Value};
 pub use queue::Feeding;
-pub use record::{Counters, EmissionRun, Record, RequestRecord, Status};
+pub use record::{Counters, EmissionRun, Parts, Record, RequestRecord, Status};
 pub use rng::Rng;
 pub use run::{Progress, simulate};
+pub use schedule::{Batching, Schedule};
 pub use workload::{Columns, NamedPrefixes, Prefixes, Workload};

@@ -130,7 +130,7 @@ impl Summary {
         let lengths = pass_lengths(&record.pass_ends);
         let mut gathered = Gathered::default();
         for (request, runs) in record.runs_by_request() {
-            let arrival = workload.arrivals()[index(request)];
+            let arrival = record.arrival(request, workload);
             gathered.add_request(record, runs, arrival, &lengths, promise);
         }
         let waited = waiting_for_pass(record, lengths.len());

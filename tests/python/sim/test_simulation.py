@@ -159,8 +159,8 @@ def test_rejected_requests_are_counted_and_have_no_times():
         ({"num_blocks": 1 << 80}, "num_blocks", 1 << 80),
         ({"max_num_seqs": "many"}, "max_num_seqs", "many"),
         ({"watermark": 1.0}, "watermark", 1.0),
-        ({"batching": "mixed"}, "batching", "mixed"),
-        ({"policy": "sjf"}, "policy", "sjf"),
+        ({"batching": "dynamic"}, "batching", "dynamic"),
+        ({"policy": "edf"}, "policy", "edf"),
         ({"speed": 3}, "option", "speed"),
     ],
 )
