@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.frame import Parser, UsageError
+from octavo.sim.presets import PRESETS, preset
 from octavo.sim.simulation import default_settings
 from octavo.sim.traces import read_trace
 from octavo.sim.workload import Workload, festival, plain
 
 __all__ = ["add_settings", "add_traffic", "flag", "settings", "workload"]
 
-_RATE = math.inf
-_MADE = {"num_requests": 1_000, "input_len": 1_000, "output_len": 300}
+_MADE = ("num_requests", "request_rate", "burstiness", "concurrency", "input_len", "output_len")
 _PROMISES = ("ttft", "tpot", "e2e")
 
 _COUNTS = {
@@ -60,18 +60,31 @@ def add_traffic(group: Any) -> None:
     )
     group.add_argument("--seed", type=_count, default=0, metavar="N", help="of made traffic (0)")
     group.add_argument(
-        "--request-rate", type=_number, metavar="X", help="Poisson arrivals/s; inf: all at 0"
+        "--request-rate", type=_number, metavar="X", help="arrivals/s; inf: all at 0 (inf)"
     )
-    for name, default in _MADE.items():
-        group.add_argument(
-            flag(name), type=_count, metavar="N", help=f"of made traffic ({default:,})"
-        )
+    group.add_argument(
+        "--burstiness",
+        type=_number,
+        metavar="X",
+        help="gamma shape of the time between arrivals: 1 is Poisson, less is burstier, inf even",
+    )
+    group.add_argument(
+        "--concurrency",
+        type=_count,
+        metavar="N",
+        help="a closed loop: users who send the next request when their last has ended",
+    )
+    group.add_argument("--num-requests", type=_count, metavar="N", help="of made traffic (1,000)")
+    lengths = "N, uniform:LEAST:MOST or lognormal:MEAN:SIGMA[:LEAST:MOST]"
+    group.add_argument("--input-len", metavar="LEN", help=f"prompts (1000): {lengths}")
+    group.add_argument("--output-len", metavar="LEN", help="answers (300), likewise")
 
 
 def add_settings(parser: Parser) -> None:
     """Adds a flag for each setting of a run."""
     defaults = default_settings()
     group = parser.add_argument_group("scheduler, machine and cost model")
+    group.add_argument("--preset", metavar="NAME", help=f"settings by name: {', '.join(PRESETS)}")
     kinds = ((_COUNTS, _count, "N"), (_NUMBERS, _number, "X"), (_NAMES, str, "NAME"))
     for table_of, kind, metavar in kinds:
         for name, text in table_of.items():
@@ -116,7 +129,9 @@ def _number(text: str) -> float:
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that the flags give; None where a flag was not given."""
     names = [*_COUNTS, *_NUMBERS, *_NAMES, "prefix_caching", "wait_for_full"]
-    chosen = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in names}
+    chosen = preset(options.preset) if options.preset is not None else {}
+    chosen |= {name: value for name, value in given.items() if value is not None}
     for promise in options.goodput or ():
         name, _, bound = promise.partition(":")
         if name not in _PROMISES:
@@ -133,8 +148,9 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def workload(options: argparse.Namespace) -> Workload:
     """The traffic that the flags describe."""
-    made = {name: getattr(options, name) for name in ("request_rate", *_MADE)}
-    given = [flag(name) for name, value in made.items() if value is not None]
+    made = {name: getattr(options, name) for name in _MADE}
+    made = {name: value for name, value in made.items() if value is not None}
+    given = [flag(name) for name in made]
     if options.trace is not None:
         if given:
             raise UsageError(f"{given[0]} makes traffic, but --trace brings its own")
@@ -143,9 +159,11 @@ def workload(options: argparse.Namespace) -> Workload:
             print(f"{Path(options.trace).name}: {note}", file=sys.stderr)
         made_of = trace.workload()
     elif given:
-        rate = _RATE if options.request_rate is None else options.request_rate
-        counts = {name: made[name] if made[name] is not None else _MADE[name] for name in _MADE}
-        made_of = plain(request_rate=rate, seed=options.seed, **counts)
+        if options.concurrency is not None:
+            paced = [name for name in ("request_rate", "burstiness") if name in made]
+            if paced:
+                raise UsageError(f"{flag(paced[0])} paces arrivals, but --concurrency makes a loop")
+        made_of = plain(seed=options.seed, **made)
     else:
         made_of = festival(options.seed)
     return _reshaped(made_of, options)

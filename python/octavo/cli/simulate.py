@@ -44,6 +44,8 @@ def _run(words: argparse.Namespace) -> int:
     to_stdout = [f"{options.flag(name)} -" for name in outputs if getattr(words, name) == "-"]
     if len(to_stdout) > 1:
         raise UsageError(f"{' and '.join(to_stdout)} cannot share standard output")
+    if words.export_trace is not None and words.concurrency is not None:
+        raise UsageError("--export-trace: in a closed loop (--concurrency) arrivals are results")
     settings = options.settings(words)
     workload = options.workload(words)
     progress = ProgressLine()

@@ -159,6 +159,8 @@ pub struct Record {
     pub counters: Counters,
     /// When each request arrived, where that depends on the run (a closed loop); otherwise empty.
     pub released: Vec<f64>,
+    /// Tokens of a block.
+    pub block_size: u64,
 }
 
 impl Record {

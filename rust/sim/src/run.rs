@@ -91,7 +91,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(config: &'a SimConfig, workload: &'a Workload, feeding: Feeding) -> Result<Self, Error> {
         let scheduler = Scheduler::new(&config.scheduler(workload)?)?;
-        let mut record = Record::default();
+        let mut record = Record { block_size: config.block_size, ..Record::default() };
         record.requests.resize(workload.len(), crate::record::RequestRecord::default());
         Ok(Self {
             config,

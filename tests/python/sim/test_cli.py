@@ -133,7 +133,7 @@ WRONG = {
     "later verb": (("plan",), "plan comes later"),
     "unknown flag": (("simulate", "--sped", "3"), "--sped is no flag of this verb"),
     "abbreviated flag": (("simulate", "--input", "3"), "--input is no flag of this verb"),
-    "later flag": (("simulate", "--burstiness=3"), "--burstiness comes later"),
+    "later flag": (("simulate", "--router=x"), "--router comes later"),
     "unknown batching": (("simulate", "--batching", "big"), "one of serial, static"),
     "later policy": (("simulate", "--policy", "edf"), "the others come later"),
     "no number": (("simulate", "--memory", "much"), "--memory: 'much' is not a number"),
@@ -144,6 +144,18 @@ WRONG = {
     "requests": (("simulate", "--num-requests", "0"), "num_requests"),
     "rate": (("simulate", "--request-rate", "0"), "above 0, or inf"),
     "length": (("simulate", "--input-len", "-4"), "input_len"),
+    "distribution": (("simulate", "--output-len", "normal:3:1"), "uniform:LEAST:MOST"),
+    "burstiness": (("simulate", "--burstiness", "0"), "burstiness"),
+    "users": (("simulate", "--concurrency", "0"), "concurrency"),
+    "loop at a rate": (
+        ("simulate", "--concurrency", "2", "--request-rate", "3"), "--request-rate paces arrivals"
+    ),
+    "trace of a loop": (
+        ("simulate", "--concurrency", "2", "--export-trace", "x.csv"), "arrivals are results"
+    ),
+    "preset": (("simulate", "--preset", "exam"), "one of lesson"),
+    "list in simulate": (("simulate", "--batching", "static,mixed"), "one of serial, static"),
+    "no list": (("compare", "--batching", "static,"), "one of serial, static"),
     "scale": (("simulate", "--time-scale", "-1"), "--time-scale -1.0: a finite number"),
     "memory": (("simulate", "--memory", "1e9"), "room for 1 … 2^31-1 KV blocks"),
     "promise": (("simulate", "--goodput", "speed:3"), "expected one of ttft, tpot, e2e"),
