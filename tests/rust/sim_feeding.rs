@@ -1,7 +1,10 @@
 //! Handing requests over when a step could admit them is the same as handing them over when they arrive.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use octavo_sim::{Columns, Feeding, NamedPrefixes, Record, Rng, SimConfig, Status, Workload, simulate};
+use octavo_sim::{
+    Batching, Columns, Feeding, NamedPrefixes, Record, Reserve, Rng, Schedule, SimConfig, Status, Victim, Workload,
+    simulate,
+};
 
 /// A number in `least ..= most`.
 fn draw(rng: &mut Rng, least: u32, most: u32) -> u32 {
@@ -27,8 +30,16 @@ fn crowd(rng: &mut Rng) -> Workload {
     Workload::new(columns).unwrap()
 }
 
-fn tiny(rng: &mut Rng) -> SimConfig {
+fn tiny(rng: &mut Rng, batching: Batching) -> SimConfig {
+    let schedule = Schedule {
+        batching,
+        wait_for_full: draw(rng, 0, 1) > 0,
+        reserve: if draw(rng, 0, 3) > 0 { Reserve::OnDemand } else { Reserve::WorstCase },
+        victim: if draw(rng, 0, 1) > 0 { Victim::Latest } else { Victim::LeastComputed },
+        ..Schedule::default()
+    };
     SimConfig {
+        schedule,
         num_blocks: Some(u64::from(draw(rng, 2, 14))),
         block_size: u64::from(draw(rng, 1, 4)),
         max_num_seqs: u64::from(draw(rng, 1, 5)),
@@ -49,23 +60,28 @@ fn assert_same(lazy: &Record, eager: &Record, world: usize) {
 }
 
 #[test]
-fn test_lazy_and_eager_feeding_give_the_same_run() {
-    let mut rng = Rng::new(2, 0);
-    let (mut preempted, mut found, mut ends) = (0, 0, [0; 3]);
-    for world in 0..2_000 {
-        let (workload, config) = (crowd(&mut rng), tiny(&mut rng));
-        let run = |feeding| simulate(&config, &workload, feeding, &mut |_| true).unwrap();
-        let lazy = run(Feeding::Lazy);
-        assert_same(&lazy, &run(Feeding::Eager), world);
-        preempted += lazy.counters.preemptions;
-        found += lazy.counters.prefix_hit_tokens;
-        for request in &lazy.requests {
-            let kinds = [Status::Completed, Status::Rejected, Status::Capacity];
-            let kind = kinds.iter().position(|&kind| kind == request.status).unwrap();
-            ends[kind] += 1;
+fn test_lazy_and_eager_feeding_give_the_same_run_under_every_batching() {
+    for batching in Batching::ALL {
+        let mut rng = Rng::new(2, 0);
+        let (mut preempted, mut found, mut padded, mut ends) = (0, 0, 0, [0; 3]);
+        for world in 0..600 {
+            let (workload, config) = (crowd(&mut rng), tiny(&mut rng, batching));
+            let run = |feeding| simulate(&config, &workload, feeding, &mut |_| true).unwrap();
+            let lazy = run(Feeding::Lazy);
+            assert_same(&lazy, &run(Feeding::Eager), world);
+            preempted += lazy.counters.preemptions;
+            found += lazy.counters.prefix_hit_tokens;
+            padded += lazy.counters.padded_slot_steps;
+            for request in &lazy.requests {
+                let kinds = [Status::Completed, Status::Rejected, Status::Capacity];
+                let kind = kinds.iter().position(|&kind| kind == request.status).unwrap();
+                ends[kind] += 1;
+            }
         }
+        // The worlds were no idle ones: everything that could tell the two apart has happened often.
+        let is_serial = batching == Batching::Serial;
+        assert!((preempted > 100) != is_serial && found > 100, "{batching:?}: {preempted} preemptions, {found} found");
+        assert!(ends.iter().all(|&count| count > 20), "{batching:?}: {ends:?}");
+        assert_eq!(padded > 100, batching == Batching::Static);
     }
-    // The worlds were no idle ones: everything that could tell the two apart has happened often.
-    assert!(preempted > 500 && found > 500, "{preempted} preemptions, {found} tokens found");
-    assert!(ends.iter().all(|&count| count > 100), "{ends:?}");
 }

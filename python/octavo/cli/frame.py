@@ -10,14 +10,13 @@ from typing import Any, NoReturn
 
 __all__ = ["LATER_VERBS", "Parser", "ProgressLine", "UsageError"]
 
-LATER_VERBS = frozenset({"plan", "compare", "sweep", "trace", "report"})
+LATER_VERBS = frozenset({"plan", "sweep", "trace", "report"})
 
 _LATER_FLAGS = frozenset(
     {
-        "--alert", "--aging", "--burstiness", "--chrome-trace", "--columns", "--concurrency",
+        "--alert", "--chrome-trace", "--columns",
         "--config", "--decode-replicas", "--gpu", "--html", "--model", "--prefill-replicas",
-        "--preset", "--replicas", "--reserve", "--router", "--slo", "--spread", "--victim",
-        "--wait-for-full",
+        "--replicas", "--router", "--slo", "--spread",
     }
 )  # fmt: skip
 

@@ -1,9 +1,13 @@
 //! The simulator: workloads in, texts out. It runs without the GIL.
 
-use octavo_sim::{Columns, Feeding, Festival, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value};
+use octavo_sim::{
+    Arrivals, Columns, Feeding, Festival, Length, NamedPrefixes, Plain, Progress, Record, SimConfig, Summary, Value,
+};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+
+use std::num::NonZeroU32;
 
 use crate::errors::{Failure, Outcome};
 
@@ -51,10 +55,23 @@ impl Workload {
         Self(Festival::default().workload(seed))
     }
 
-    /// Requests of one length at one rate.
+    /// Requests with drawn arrivals and lengths.
     #[staticmethod]
-    fn plain(num_requests: u32, request_rate: f64, input_len: u32, output_len: u32, seed: u64) -> Outcome<Self> {
-        let plain = Plain { num_requests, request_rate, input_len, output_len };
+    #[pyo3(signature = (num_requests, *, request_rate, burstiness, concurrency, input_len, output_len, seed))]
+    fn plain(
+        num_requests: u32,
+        request_rate: f64,
+        burstiness: f64,
+        concurrency: Option<u32>,
+        input_len: &str,
+        output_len: &str,
+        seed: u64,
+    ) -> Outcome<Self> {
+        let open = Arrivals::Open { rate: request_rate, burstiness };
+        let arrivals = concurrency.and_then(NonZeroU32::new).map_or(open, Arrivals::Closed);
+        let length = |field, text| Length::parse(field, text).map_err(|error| failure(error.into()));
+        let (input_len, output_len) = (length("input_len", input_len)?, length("output_len", output_len)?);
+        let plain = Plain { num_requests, arrivals, input_len, output_len };
         plain.workload(seed).map(Self).map_err(|error| failure(error.into()))
     }
 
@@ -75,6 +92,12 @@ impl Workload {
     /// The workload as a trace in Octavo's own CSV.
     fn trace_csv(&self) -> String {
         octavo_sim::report::trace_csv(&self.0)
+    }
+
+    /// How many users send the requests in turn, or `None`.
+    #[getter]
+    fn concurrency(&self) -> Option<u32> {
+        self.0.concurrency()
     }
 
     /// A hash of all that the workload is.

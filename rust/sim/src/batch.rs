@@ -1,8 +1,10 @@
 //! Who sits in which row, and the tokens each has been given.
 
 use crate::num::index;
+use crate::options::SimConfig;
 use crate::record::{EmissionRun, Record};
-use octavo_core::SequenceId;
+use crate::workload::Workload;
+use octavo_core::{Reserve, SequenceId};
 use std::collections::BTreeMap;
 
 /// One row of the batch: the request in it and its open run of passes with a token.
@@ -13,6 +15,16 @@ struct Seat {
     wanted: u32,
     run_first: u32,
     run_len: u32,
+    /// Slots of its blocks that hold no token.
+    unused: u32,
+}
+
+/// The finished members of a static batch, whose rows are computed all the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Padding {
+    pub(crate) rows: u64,
+    /// What their rows read: the prompt and output of each.
+    pub(crate) kv_tokens: u64,
 }
 
 /// A request that the scheduler knows and that has not ended.
@@ -29,6 +41,13 @@ pub(crate) struct Batch {
     seats: Vec<Seat>,
     live: BTreeMap<SequenceId, Live>,
     running: usize,
+    padding: Padding,
+    /// Slots of held blocks that hold no token, in all rows. A slot without a token is nobody else's either, so that
+    /// the tokens in memory are held slots - these, whatever is shared.
+    unused: u64,
+    block_size: u32,
+    /// Slots that an admission takes at least.
+    reserved: u32,
 }
 
 /// What [`Batch::seat`] found.
@@ -39,8 +58,67 @@ pub(crate) struct Seated {
 }
 
 impl Batch {
-    pub(crate) fn new(rows: usize) -> Self {
-        Self { seats: vec![Seat::default(); rows], live: BTreeMap::new(), running: 0 }
+    /// An empty batch for a configuration that the scheduler accepted.
+    pub(crate) fn new(config: &SimConfig, workload: &Workload) -> Self {
+        let rows = usize::try_from(config.max_num_seqs).unwrap_or(usize::MAX);
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let reserved = match config.schedule.reserve {
+            Reserve::OnDemand => 0,
+            Reserve::WorstCase => small(workload.longest().next_multiple_of(config.block_size)),
+        };
+        Self {
+            seats: vec![Seat::default(); rows],
+            live: BTreeMap::new(),
+            running: 0,
+            padding: Padding::default(),
+            unused: 0,
+            block_size: small(config.block_size),
+            reserved,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running == 0
+    }
+
+    /// Slots of held blocks that hold no token.
+    pub(crate) fn unused(&self) -> u64 {
+        self.unused
+    }
+
+    pub(crate) fn padding(&self) -> Padding {
+        self.padding
+    }
+
+    /// A static batch begins: whoever padded the one before is gone.
+    pub(crate) fn begin(&mut self) {
+        self.padding = Padding::default();
+    }
+
+    /// A member of a static batch has finished, and pads.
+    pub(crate) fn pad(&mut self, kv_tokens: u64) {
+        self.padding.rows += 1;
+        self.padding.kv_tokens += kv_tokens;
+    }
+
+    /// A row's blocks hold a context of `tokens` now.
+    pub(crate) fn hold(&mut self, row: u32, tokens: u32) {
+        let slots = tokens.next_multiple_of(self.block_size).max(self.reserved);
+        let seat = &mut self.seats[index(row)];
+        self.unused = self.unused - u64::from(seat.unused) + u64::from(slots - tokens);
+        seat.unused = slots - tokens;
+    }
+
+    /// A row's context grows by one token, into a new block where its blocks are full.
+    #[inline]
+    pub(crate) fn grow_by_one(&mut self, row: u32) {
+        let seat = &mut self.seats[index(row)];
+        if seat.unused == 0 {
+            seat.unused = self.block_size;
+            self.unused += u64::from(self.block_size);
+        }
+        seat.unused -= 1;
+        self.unused -= 1;
     }
 
     pub(crate) fn free_rows(&self) -> usize {
@@ -61,7 +139,7 @@ impl Batch {
     }
 
     /// Puts a sequence that prefills into its row, unless it sits there already. `None`: unknown sequence.
-    pub(crate) fn seat(&mut self, seq: SequenceId, row: u32, wanted: &[u32], record: &Record) -> Option<Seated> {
+    pub(crate) fn seat(&mut self, seq: SequenceId, row: u32, workload: &Workload, record: &Record) -> Option<Seated> {
         let live = self.live.get_mut(&seq)?;
         let request = live.request;
         let is_first_admission = !live.was_admitted;
@@ -70,8 +148,9 @@ impl Batch {
             live.row = Some(row);
             live.was_admitted = true;
             self.running += 1;
+            let wanted = workload.output_tokens()[index(request)];
             let emitted = record.requests[index(request)].emitted;
-            *seat = Seat { request, emitted, wanted: wanted[index(request)], ..Seat::default() };
+            *seat = Seat { request, emitted, wanted, ..Seat::default() };
         }
         Some(Seated { request, is_first_admission, has_emitted: seat.emitted > 0 })
     }
@@ -100,7 +179,9 @@ impl Batch {
         let request = live.request;
         if let Some(row) = live.row.take() {
             self.running -= 1;
-            close_seat(&mut self.seats[index(row)], record);
+            let seat = &mut self.seats[index(row)];
+            self.unused -= u64::from(std::mem::take(&mut seat.unused));
+            close_seat(seat, record);
         }
         Some(request)
     }

@@ -1,10 +1,12 @@
-//! Traffic made from a seed: the festival sale, and plain arrivals of fixed lengths.
+//! Traffic made from a seed: the festival sale, and plain arrivals with drawn lengths.
 //!
 //! Each kind of draw has its own stream of the seed, so that a change of one leaves the others alone.
 
+use crate::length::{Length, whole};
 use crate::rng::Rng;
 use crate::workload::{Columns, NamedPrefixes, Workload};
 use octavo_core::ConfigError;
+use std::num::NonZeroU32;
 
 const ARRIVALS: u64 = 0;
 const PROMPTS: u64 = 1;
@@ -61,60 +63,100 @@ impl Festival {
     }
 }
 
-/// Requests of one length that arrive at one rate.
+/// How made requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrivals {
+    /// At random.
+    Open {
+        /// Requests per second; infinite: all at 0.
+        rate: f64,
+        /// The shape of the gamma distribution of the time between two: 1 is Poisson, less comes in bursts, more is
+        /// more even, infinite is a clock.
+        burstiness: f64,
+    },
+    /// From this many users, each of whom sends the next one when the last has ended.
+    Closed(NonZeroU32),
+}
+
+/// Requests whose arrivals and lengths are drawn; prompts share nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain {
     /// How many.
     pub num_requests: u32,
-    /// Poisson arrivals per second; infinite: all at 0.
-    pub request_rate: f64,
-    /// Tokens of every prompt; prompts share nothing.
-    pub input_len: u32,
-    /// Tokens of every output.
-    pub output_len: u32,
+    /// When they come.
+    pub arrivals: Arrivals,
+    /// Tokens of a prompt.
+    pub input_len: Length,
+    /// Tokens of an output.
+    pub output_len: Length,
 }
 
 impl Plain {
+    /// Poisson arrivals of one length.
+    #[must_use]
+    pub const fn poisson(num_requests: u32, rate: f64, input_len: u32, output_len: u32) -> Self {
+        Self {
+            num_requests,
+            arrivals: Arrivals::Open { rate, burstiness: 1.0 },
+            input_len: Length::Fixed(input_len),
+            output_len: Length::Fixed(output_len),
+        }
+    }
+
     /// The requests.
     ///
     /// # Errors
-    /// [`ConfigError`] for a rate that is not above 0, no requests, or a length outside 1 … 2^30.
+    /// [`ConfigError`] for a rate or burstiness that is not above 0, no requests, or a fixed length outside 1 … 2^30.
     ///
     /// # Complexity
     /// O(requests).
     pub fn workload(&self, seed: u64) -> Result<Workload, ConfigError> {
-        let rate = self.request_rate;
         if !(1..1 << 29).contains(&self.num_requests) {
             return Err(ConfigError::new("num_requests", self.num_requests, "1 … 2^29 - 1"));
         }
-        if rate.is_nan() || rate <= 0.0 {
-            return Err(ConfigError::new("request_rate", rate, "above 0, or inf"));
+        for (field, length) in [("input_len", self.input_len), ("output_len", self.output_len)] {
+            length.check(field)?;
         }
-        let lengths = [("input_len", self.input_len), ("output_len", self.output_len)];
-        for (field, length) in lengths {
-            if !(1..=1 << 30).contains(&length) {
-                return Err(ConfigError::new(field, length, "1 … 2^30"));
-            }
-        }
-        let mut rng = Rng::new(seed, ARRIVALS);
-        let mut now = 0.0;
-        let mut next = || {
-            // The first one arrives at 0, as benchmark clients do it.
-            let arrival = now;
-            if rate.is_finite() {
-                now += rng.exponential(rate);
-            }
-            arrival
-        };
         let requests = crate::num::index(self.num_requests);
+        let lengths = |length: Length, stream| {
+            let mut rng = Rng::new(seed, stream);
+            (0..requests).map(|_| length.draw(&mut rng)).collect()
+        };
         let columns = Columns {
-            arrival_s: (0..requests).map(|_| next()).collect(),
-            prompt_tokens: vec![self.input_len; requests],
-            output_tokens: vec![self.output_len; requests],
+            arrival_s: match self.arrivals {
+                Arrivals::Open { rate, burstiness } => open_arrivals(requests, rate, burstiness, seed)?,
+                Arrivals::Closed(_) => vec![0.0; requests],
+            },
+            prompt_tokens: lengths(self.input_len, PROMPTS),
+            output_tokens: lengths(self.output_len, OUTPUTS),
             prefixes: NamedPrefixes::None,
         };
-        Workload::new(columns).map_err(|error| ConfigError::new("request_rate", rate, error.to_string()))
+        let made = Workload::new(columns);
+        let made = made.map_err(|error| ConfigError::new("request_rate", error.index, error.to_string()))?;
+        Ok(match self.arrivals {
+            Arrivals::Open { .. } => made,
+            Arrivals::Closed(users) => made.in_closed_loop(users),
+        })
     }
+}
+
+/// Arrivals whose distances are drawn; the first one is at 0, as benchmark clients do it.
+fn open_arrivals(requests: usize, rate: f64, burstiness: f64, seed: u64) -> Result<Vec<f64>, ConfigError> {
+    for (field, value) in [("request_rate", rate), ("burstiness", burstiness)] {
+        if value.is_nan() || value <= 0.0 {
+            return Err(ConfigError::new(field, value, "above 0, or inf"));
+        }
+    }
+    let mut rng = Rng::new(seed, ARRIVALS);
+    let mut now = 0.0;
+    let arrivals = (0..requests).map(|_| {
+        let arrival = now;
+        if rate.is_finite() {
+            now += rng.interval(rate, burstiness);
+        }
+        arrival
+    });
+    Ok(arrivals.collect())
 }
 
 /// Poisson arrivals of a rate in `[from, until)`, appended to `arrivals`.
@@ -126,16 +168,11 @@ fn poisson_until(rng: &mut Rng, rate: f64, from: f64, until: f64, arrivals: &mut
     }
 }
 
-/// The whole tokens of a drawn length, held to `least … most`.
-fn whole(length: f64, least: u32, most: u32) -> u32 {
-    let drawn = crate::num::floor(length).and_then(|tokens| u32::try_from(tokens).ok());
-    drawn.unwrap_or(most).clamp(least, most)
-}
-
 #[cfg(test)]
 #[allow(clippy::float_cmp, reason = "these floats are exact")]
 mod tests {
-    use super::{Festival, Plain};
+    use super::{Arrivals, Festival, Length, Plain};
+    use crate::num::float;
     use octavo_core::ConfigError;
 
     #[test]
@@ -176,25 +213,78 @@ mod tests {
 
     #[test]
     fn test_plain_traffic_keeps_its_rate_and_lengths() -> Result<(), ConfigError> {
-        let plain = Plain { num_requests: 10_000, request_rate: 4.0, input_len: 10, output_len: 3 };
+        let plain = Plain::poisson(10_000, 4.0, 10, 3);
         let workload = plain.workload(0)?;
         assert_eq!(workload.len(), 10_000);
         assert_eq!(workload.arrivals()[0], 0.0);
         let last = workload.arrivals()[9_999];
         assert!((2_400.0..2_600.0).contains(&last), "{last}");
-        let at_once = Plain { request_rate: f64::INFINITY, ..plain }.workload(0)?;
+        let at_once = Plain::poisson(10_000, f64::INFINITY, 10, 3).workload(0)?;
         assert!(at_once.arrivals().iter().all(|&t| t == 0.0));
         Ok(())
     }
 
     #[test]
     fn test_plain_traffic_refuses_by_name() {
-        let plain = Plain { num_requests: 1, request_rate: 1.0, input_len: 1, output_len: 1 };
+        let plain = Plain::poisson(1, 1.0, 1, 1);
         let field = |plain: Plain| plain.workload(0).err().map(|e| e.field);
-        assert_eq!(field(Plain { request_rate: 0.0, ..plain }), Some("request_rate"));
-        assert_eq!(field(Plain { request_rate: f64::NAN, ..plain }), Some("request_rate"));
+        let open = |rate, burstiness| Plain { arrivals: Arrivals::Open { rate, burstiness }, ..plain };
+        assert_eq!(field(open(0.0, 1.0)), Some("request_rate"));
+        assert_eq!(field(open(f64::NAN, 1.0)), Some("request_rate"));
+        assert_eq!(field(open(1.0, 0.0)), Some("burstiness"));
         assert_eq!(field(Plain { num_requests: 0, ..plain }), Some("num_requests"));
-        assert_eq!(field(Plain { input_len: 0, ..plain }), Some("input_len"));
-        assert_eq!(field(Plain { output_len: 0, ..plain }), Some("output_len"));
+        assert_eq!(field(Plain { input_len: Length::Fixed(0), ..plain }), Some("input_len"));
+        assert_eq!(field(Plain { output_len: Length::Uniform(3, 2), ..plain }), Some("output_len"));
     }
+
+    /// Mean and squared coefficient of variation of the distances between arrivals.
+    fn distances(burstiness: f64) -> Result<(f64, f64), ConfigError> {
+        let arrivals = Arrivals::Open { rate: 4.0, burstiness };
+        let workload = Plain { arrivals, ..Plain::poisson(100_001, 4.0, 1, 1) }.workload(3)?;
+        let distances: Vec<f64> = workload.arrivals().windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let n = float(distances.len() as u64);
+        let mean = distances.iter().sum::<f64>() / n;
+        let variance = distances.iter().map(|d| (d - mean) * (d - mean)).sum::<f64>() / n;
+        Ok((mean, variance / mean / mean))
+    }
+
+    #[test]
+    fn test_burstiness_is_the_shape_of_the_distances() -> Result<(), ConfigError> {
+        // A gamma distribution of shape b and mean 1/4 has the squared coefficient of variation 1/b.
+        for (burstiness, tolerance) in [(0.25, 0.15), (0.5, 0.06), (1.0, 0.03), (2.5, 0.02), (9.0, 0.01)] {
+            let (mean, variation) = distances(burstiness)?;
+            assert!((mean - 0.25).abs() < 0.01, "{burstiness}: {mean}");
+            assert!((variation - 1.0 / burstiness).abs() < tolerance, "{burstiness}: {variation}");
+        }
+        assert_eq!(distances(f64::INFINITY)?, (0.25, 0.0));
+        Ok(())
+    }
+
+    #[test]
+    fn test_closed_loop_tells_its_users_and_changes_the_hash() -> Result<(), ConfigError> {
+        let plain = Plain::poisson(5, f64::INFINITY, 10, 3);
+        let open = plain.workload(0)?;
+        let closed = |users: u32| {
+            let users = std::num::NonZeroU32::new(users).unwrap_or(std::num::NonZeroU32::MIN);
+            Plain { arrivals: Arrivals::Closed(users), ..plain }.workload(0)
+        };
+        assert_eq!((open.concurrency(), closed(2)?.concurrency()), (None, Some(2)));
+        assert_ne!(open.hash(), closed(2)?.hash());
+        assert_ne!(closed(3)?.hash(), closed(2)?.hash());
+        Ok(())
+    }
+
+    #[test]
+    fn test_drawn_traffic_is_pinned_to_the_byte() -> Result<(), ConfigError> {
+        let made = Plain {
+            num_requests: 1_000,
+            arrivals: Arrivals::Open { rate: 8.0, burstiness: 0.5 },
+            input_len: Length::parse("input_len", "uniform:100:900")?,
+            output_len: Length::parse("output_len", "lognormal:120:0.9:10:500")?,
+        };
+        assert_eq!(made.workload(0)?.hash(), GOLDEN_DRAWN);
+        Ok(())
+    }
+
+    const GOLDEN_DRAWN: &str = "2c8e0cbcf1dff56f";
 }

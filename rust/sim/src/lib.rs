@@ -13,11 +13,11 @@
 //! | --- | --- |
 //! | [`cost`] | what a pass costs |
 //! | [`workload`] | the requests |
-//! | [`generate`], [`rng`] | traffic made from a seed |
-//! | [`options`] | the settings of a run |
+//! | [`generate`], [`length`], [`rng`] | traffic made from a seed |
+//! | [`options`], [`schedule`] | the settings of a run |
 //! | [`queue`], [`run`] | the front door, the loop |
 //! | [`record`] | what a run leaves behind |
-//! | [`metrics`], [`distribution`] | its figures |
+//! | [`metrics`], [`distribution`], [`steady`], [`verdict`] | its figures |
 //! | [`report`] | JSON and CSV |
 //!
 //! The crate has no clock, no environment and no files: texts go in and out as values.
@@ -25,8 +25,7 @@
 //! ```
 //! use octavo_sim::{Feeding, Plain, Promise, SimConfig, Summary, simulate};
 //!
-//! let traffic = Plain { num_requests: 100, request_rate: 4.0, input_len: 1_000, output_len: 30 };
-//! let workload = traffic.workload(0)?;
+//! let workload = Plain::poisson(100, 4.0, 1_000, 30).workload(0)?;
 //! let config = SimConfig::default();
 //! let record = simulate(&config, &workload, Feeding::Lazy, &mut |_| true)?;
 //! let summary = Summary::of(&workload, &record, &Promise::default());
@@ -42,25 +41,35 @@ pub mod cost;
 pub mod distribution;
 pub mod error;
 pub mod generate;
+pub mod length;
 pub mod metrics;
 pub mod num;
 pub mod options;
+mod pass;
 pub mod queue;
 pub mod record;
 pub mod report;
 pub mod rng;
 pub mod run;
+pub mod schedule;
+pub mod steady;
+mod value;
+pub mod verdict;
 pub mod workload;
 
 pub use cost::{Combine, CostModel, KvRead, PassShape};
 pub use distribution::Distribution;
 pub use error::{Error, WorkloadError};
-pub use generate::{Festival, Plain};
+pub use generate::{Arrivals, Festival, Plain};
+pub use length::Length;
 pub use metrics::{KvUsage, Promise, Summary};
-pub use octavo_core::ConfigError;
+pub use octavo_core::{ConfigError, Policy, Reserve, Victim};
 pub use options::{SimConfig, Value};
 pub use queue::Feeding;
-pub use record::{Counters, EmissionRun, Record, RequestRecord, Status};
+pub use record::{Counters, EmissionRun, Parts, Record, RequestRecord, Status};
 pub use rng::Rng;
 pub use run::{Progress, simulate};
+pub use schedule::{Batching, Schedule};
+pub use steady::Steady;
+pub use verdict::Verdict;
 pub use workload::{Columns, NamedPrefixes, Prefixes, Workload};

@@ -7,16 +7,21 @@
 //! max_gap    the longest of them                         per request with n ≥ 2 tokens
 //! e2e        last token - arrival
 //! makespan   last token - first arrival
+//! steady     throughput without the first and last 10 % of completions
 //! goodput    requests that met all promises / makespan   attainment: their share of every arrival
 //! ```
 //!
 //! Statistics are over completed requests. A request with one token has no tpot: it is left out there and
 //! passes the promise. KV use is blocks held / blocks of the pool, weighted by time over the makespan, idle
-//! time counting as none; cached blocks that nobody holds do not count.
+//! time counting as none; cached blocks that nobody holds do not count. The share of KV memory with tokens is Σ tokens in
+//! held blocks / Σ slots of held blocks, weighted by time: what a reservation or the end of a last block leaves empty is
+//! the rest. A shared block counts once.
 
 use crate::distribution::Distribution;
 use crate::num::{count, float, index};
-use crate::record::{EmissionRun, Record, Status};
+use crate::record::{EmissionRun, Parts, Record, Status};
+use crate::steady::Steady;
+use crate::verdict::Verdict;
 use crate::workload::Workload;
 use serde::Serialize;
 
@@ -88,8 +93,14 @@ pub struct Summary {
     pub prefix_query_tokens: u64,
     /// Blocks held / blocks of the pool.
     pub kv_usage: KvUsage,
+    /// Tokens in held blocks / slots of held blocks; 0 where nothing was held.
+    pub kv_token_share: f64,
+    /// Passes whose memory time was the longer one / passes; the others are bound by arithmetic.
+    pub memory_bound_share: f64,
     /// First token - arrival.
     pub ttft_s: Distribution,
+    /// What its mean is made of; the parts add up to it, to the bit.
+    pub ttft_parts_s: Parts,
     /// (last - first) / (n - 1).
     pub tpot_s: Distribution,
     /// Every gap between tokens.
@@ -102,7 +113,9 @@ pub struct Summary {
     pub goodput: Option<f64>,
     /// Their share of every arrival; `None` without a promise.
     pub attainment: Option<f64>,
-    /// Stable, near capacity or overloaded: not decided yet, always `None`.
+    /// Throughput in the window without start and end; `None` for fewer than ten completions.
+    pub steady: Option<Steady>,
+    /// Stable, near capacity or overloaded; `None` where too few arrive to say ([`crate::verdict`]).
     pub verdict: Option<&'static str>,
 }
 
@@ -110,6 +123,8 @@ pub struct Summary {
 #[derive(Default)]
 struct Gathered {
     ttft: Vec<f64>,
+    parts: Parts,
+    ends: Vec<f64>,
     tpot: Vec<f64>,
     e2e: Vec<f64>,
     max_gap: Vec<f64>,
@@ -130,12 +145,13 @@ impl Summary {
         let lengths = pass_lengths(&record.pass_ends);
         let mut gathered = Gathered::default();
         for (request, runs) in record.runs_by_request() {
-            let arrival = workload.arrivals()[index(request)];
+            let arrival = record.arrival(request, workload);
             gathered.add_request(record, runs, arrival, &lengths, promise);
         }
         let waited = waiting_for_pass(record, lengths.len());
         gathered.gaps.extend(lengths.iter().copied().zip(waited));
         let ended = |status| count(record.requests.iter().filter(|r| r.status == status).count());
+        // In a closed loop the first ones arrive at 0, as the columns say for all.
         let first_arrival = workload.arrivals().iter().copied().reduce(f64::min);
         let makespan = first_arrival.map_or(0.0, |first| (gathered.last_token_s - first).max(0.0));
         let per_second = |value: u64| if makespan > 0.0 { float(value) / makespan } else { 0.0 };
@@ -143,6 +159,8 @@ impl Summary {
         let useful = counters.useful_slot_steps;
         let slots = useful + counters.padded_slot_steps + counters.idle_slot_steps;
         let requests = count(workload.len());
+        let ttft_s = Distribution::of(&gathered.ttft);
+        let held_slot_seconds = counters.held_block_seconds * float(record.block_size);
         Self {
             requests,
             completed: ended(Status::Completed),
@@ -160,14 +178,18 @@ impl Summary {
             prefix_hit_tokens: counters.prefix_hit_tokens,
             prefix_query_tokens: counters.prefix_query_tokens,
             kv_usage: kv_usage(record, makespan),
-            ttft_s: Distribution::of(&gathered.ttft),
+            kv_token_share: if held_slot_seconds > 0.0 { counters.held_token_seconds / held_slot_seconds } else { 0.0 },
+            memory_bound_share: share(counters.memory_bound_passes, count(record.pass_ends.len())),
+            ttft_parts_s: gathered.mean_parts(ttft_s.mean),
+            ttft_s,
             tpot_s: Distribution::of(&gathered.tpot),
             itl_s: Distribution::of_weighted(gathered.gaps),
             e2e_s: Distribution::of(&gathered.e2e),
             max_gap_s: Distribution::of(&gathered.max_gap),
             goodput: promise.is_some().then(|| per_second(gathered.good)),
             attainment: promise.is_some().then(|| share(gathered.good, requests)),
-            verdict: None,
+            steady: Steady::of(record, gathered.ends),
+            verdict: Verdict::of(workload, record).map(Verdict::name),
         }
     }
 }
@@ -185,6 +207,11 @@ impl Gathered {
         let (ttft, e2e) = (first - arrival, last - arrival);
         let gaps = request.emitted - 1;
         let tpot = (gaps > 0).then(|| (last - first) / f64::from(gaps));
+        let parts = request.parts(ttft, runs[0].first);
+        self.parts.queue += parts.queue;
+        self.parts.stall += parts.stall;
+        self.parts.prefill += parts.prefill;
+        self.ends.push(last);
         self.ttft.push(ttft);
         self.e2e.push(e2e);
         self.tpot.extend(tpot);
@@ -193,6 +220,14 @@ impl Gathered {
             self.max_gap.push(longest);
         }
         self.good += u64::from(promise.is_kept(ttft, tpot, e2e));
+    }
+
+    /// The mean of each part, closed to the mean that they make up.
+    fn mean_parts(&self, ttft: Option<f64>) -> Parts {
+        let Some(ttft) = ttft else { return Parts::default() };
+        let n = float(count(self.ttft.len()));
+        let Parts { queue, prefill, stall, transfer } = self.parts;
+        Parts { queue: queue / n, prefill: prefill / n, stall: stall / n, transfer: transfer / n }.closed(ttft)
     }
 
     /// The longest gap of a request; gaps between its runs are pooled on the way.

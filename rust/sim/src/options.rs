@@ -5,42 +5,22 @@
 
 use crate::cost::{Combine, CostModel, KvRead};
 use crate::metrics::Promise;
-use octavo_core::ConfigError;
-use serde::Serialize;
+use crate::schedule::{Batching, Schedule};
+use crate::value::{above_zero, at_least_zero, choice, only, switch, watermark, whole};
+use crate::workload::Workload;
+use octavo_core::{ConfigError, Policy, Reserve, SchedulerConfig, Victim};
 
-/// The value of a setting.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Value {
-    /// Nothing: the default applies.
-    None,
-    /// A switch.
-    Switch(bool),
-    /// A whole number.
-    Whole(i64),
-    /// A real number.
-    Real(f64),
-    /// A name.
-    Name(String),
-}
-
-impl std::fmt::Display for Value {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::None => f.write_str("nothing"),
-            Self::Switch(on) => write!(f, "{on}"),
-            Self::Whole(number) => write!(f, "{number}"),
-            Self::Real(number) => write!(f, "{number:?}"),
-            Self::Name(name) => f.write_str(name),
-        }
-    }
-}
+pub use crate::value::Value;
 
 /// The names of all settings, in the order of the report.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 28] = [
     "batching",
+    "wait_for_full",
     "policy",
+    "aging",
+    "reserve",
     "preemption",
+    "victim",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_partial_prefills",
@@ -67,6 +47,8 @@ const NAMES: [&str; 24] = [
 /// What a run is made of, but for its workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimConfig {
+    /// Who runs in a pass, and on how much memory.
+    pub schedule: Schedule,
     /// What a pass costs.
     pub cost: CostModel,
     /// What KV reads are counted in.
@@ -98,6 +80,7 @@ pub struct SimConfig {
 impl Default for SimConfig {
     fn default() -> Self {
         Self {
+            schedule: Schedule::default(),
             cost: CostModel::default(),
             kv_read: KvRead::Tokens,
             memory: 80e9,
@@ -128,7 +111,7 @@ impl SimConfig {
         let Some(&name) = NAMES.iter().find(|&&known| known == name) else {
             return Err(ConfigError::new("option", name, format!("one of {}", NAMES.join(", "))));
         };
-        let known = self.set_number(name, value)? || self.set_name(name, value)?;
+        let known = self.set_number(name, value)? || self.set_name(name, value)? || self.set_schedule(name, value)?;
         debug_assert!(known, "{name} is listed and cannot be set");
         Ok(())
     }
@@ -176,20 +159,74 @@ impl SimConfig {
                 let choices = [("tokens", Some(KvRead::Tokens)), ("blocks", Some(KvRead::Blocks))];
                 self.kv_read = choice(name, value, &choices)?;
             }
-            "prefix_caching" => match value {
-                Value::Switch(on) => self.prefix_caching = *on,
-                _ => return Err(ConfigError::new(name, value, "true or false")),
-            },
-            // Names with one value so far: the others are refused as what comes later.
-            "batching" => {
-                let later = ["serial", "static", "continuous", "mixed"];
-                only(name, value, "chunked", &later)?;
-            }
-            "policy" => only(name, value, "fcfs", &["priority", "sjf", "edf", "lpm", "fair"])?,
+            "prefix_caching" => self.prefix_caching = switch(name, value)?,
+            // A name with one value so far: the others are refused as what comes later.
             "preemption" => only(name, value, "recompute", &["swap", "auto"])?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn set_schedule(&mut self, name: &'static str, value: &Value) -> Result<bool, ConfigError> {
+        let schedule = &mut self.schedule;
+        match name {
+            "batching" => {
+                let choices = Batching::ALL.map(|batching| (batching.name(), Some(batching)));
+                schedule.batching = choice(name, value, &choices)?;
+            }
+            "wait_for_full" => schedule.wait_for_full = switch(name, value)?,
+            "policy" => {
+                // Those without a value need what no workload brings yet, or what the core does not do yet.
+                let built = |policy: &Policy| matches!(policy, Policy::Fcfs | Policy::Sjf);
+                let all = [Policy::Fcfs, Policy::Sjf, Policy::Priority, Policy::Edf, Policy::Lpm, Policy::Fair];
+                schedule.policy = choice(name, value, &all.map(|policy| (policy.name(), Some(policy).filter(built))))?;
+            }
+            "aging" => schedule.aging = at_least_zero(name, value)?,
+            "reserve" => {
+                let choices = [Reserve::OnDemand, Reserve::WorstCase].map(|reserve| (reserve.name(), Some(reserve)));
+                schedule.reserve = choice(name, value, &choices)?;
+            }
+            "victim" => {
+                let all = [Victim::Latest, Victim::LeastComputed, Victim::LowestClass];
+                schedule.victim = choice(name, value, &all.map(|victim| (victim.name(), Some(victim))))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The settings as a workload meets them: `serial` has one row, and what takes prompts whole has room in a pass
+    /// for the longest request in every row.
+    #[must_use]
+    pub fn resolved(&self, workload: &Workload) -> Self {
+        let mut config = self.clone();
+        if config.schedule.batching == Batching::Serial {
+            config.max_num_seqs = 1;
+        }
+        if config.schedule.batching != Batching::Chunked {
+            let longest = workload.longest().max(1);
+            config.max_num_batched_tokens = (config.max_num_seqs * longest).min((1 << 31) - 1);
+        }
+        config
+    }
+
+    /// The scheduler's configuration for a workload.
+    pub(crate) fn scheduler(&self, workload: &Workload) -> Result<SchedulerConfig, ConfigError> {
+        let mut scheduler = SchedulerConfig::new(self.pool()?.cast_signed());
+        scheduler.cache.block_size = self.block_size.cast_signed();
+        scheduler.cache.prefix_caching = self.prefix_caching;
+        scheduler.max_num_seqs = self.max_num_seqs.cast_signed();
+        scheduler.max_num_batched_tokens = self.max_num_batched_tokens.cast_signed();
+        scheduler.max_model_len = workload.longest().cast_signed();
+        scheduler.batching = self.schedule.batching.in_core();
+        scheduler.policy = self.schedule.policy;
+        scheduler.aging = self.schedule.aging;
+        scheduler.reserve = self.schedule.reserve;
+        scheduler.victim = self.schedule.victim;
+        scheduler.max_partial_prefills = self.max_partial_prefills.cast_signed();
+        scheduler.long_prefill_threshold = self.long_prefill_threshold.cast_signed();
+        scheduler.watermark = self.watermark;
+        Ok(scheduler)
     }
 
     /// The blocks of the pool.
@@ -213,14 +250,18 @@ impl SimConfig {
     /// # Errors
     /// As [`SimConfig::pool`].
     pub fn entries(&self) -> Result<Vec<(&'static str, Value)>, ConfigError> {
-        let cost = &self.cost;
+        let (cost, schedule) = (&self.cost, &self.schedule);
         let name = |name: &str| Value::Name(name.to_owned());
         let number = |number: u64| Value::Whole(number.cast_signed());
         let bound = |bound: Option<f64>| bound.map_or(Value::None, Value::Real);
         Ok(vec![
-            ("batching", name("chunked")),
-            ("policy", name("fcfs")),
+            ("batching", name(schedule.batching.name())),
+            ("wait_for_full", Value::Switch(schedule.wait_for_full)),
+            ("policy", name(schedule.policy.name())),
+            ("aging", Value::Real(schedule.aging)),
+            ("reserve", name(schedule.reserve.name())),
             ("preemption", name("recompute")),
+            ("victim", name(schedule.victim.name())),
             ("max_num_seqs", number(self.max_num_seqs)),
             ("max_num_batched_tokens", number(self.max_num_batched_tokens)),
             ("max_partial_prefills", number(self.max_partial_prefills)),
@@ -244,61 +285,6 @@ impl SimConfig {
             ("e2e_s", bound(self.promise.e2e_s)),
         ])
     }
-}
-
-fn real(name: &'static str, value: &Value, range: &str, is_in: fn(f64) -> bool) -> Result<f64, ConfigError> {
-    let number = match value {
-        Value::Real(number) => Some(*number),
-        Value::Whole(number) => u64::try_from(*number).ok().map(crate::num::float),
-        Value::None | Value::Switch(_) | Value::Name(_) => None,
-    };
-    let accepted = number.filter(|&number| number.is_finite() && is_in(number));
-    accepted.ok_or_else(|| ConfigError::new(name, value, range))
-}
-
-fn at_least_zero(name: &'static str, value: &Value) -> Result<f64, ConfigError> {
-    real(name, value, "a finite number ≥ 0", |number| number >= 0.0)
-}
-
-fn above_zero(name: &'static str, value: &Value) -> Result<f64, ConfigError> {
-    real(name, value, "a finite number > 0", |number| number > 0.0)
-}
-
-fn watermark(value: &Value) -> Result<f64, ConfigError> {
-    real("watermark", value, "0 ≤ watermark < 1", |share| (0.0..1.0).contains(&share))
-}
-
-fn whole(name: &'static str, value: &Value, least: u64, most: u64) -> Result<u64, ConfigError> {
-    let number = match value {
-        Value::Whole(number) => u64::try_from(*number).ok(),
-        Value::None | Value::Switch(_) | Value::Real(_) | Value::Name(_) => None,
-    };
-    let accepted = number.filter(|number| (least..=most).contains(number));
-    accepted.ok_or_else(|| ConfigError::new(name, value, format!("a whole number, {least} … {most}")))
-}
-
-/// The choice of this name; a choice without a value comes later.
-fn choice<T: Copy>(name: &'static str, value: &Value, choices: &[(&str, Option<T>)]) -> Result<T, ConfigError> {
-    let known = choices.iter().find(|(choice, _)| matches!(value, Value::Name(n) if n == choice));
-    match known {
-        Some((_, Some(chosen))) => Ok(*chosen),
-        Some((_, None)) => {
-            let built = choices.iter().find(|(_, built)| built.is_some());
-            let built = built.map_or("nothing", |(choice, _)| choice);
-            let range = format!("{built:?} for now; the others come later");
-            Err(ConfigError::new(name, value, range))
-        }
-        None => {
-            let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
-            Err(ConfigError::new(name, value, format!("one of {}", names.join(", "))))
-        }
-    }
-}
-
-fn only(name: &'static str, value: &Value, built: &str, later: &[&str]) -> Result<(), ConfigError> {
-    let mut choices = vec![(built, Some(()))];
-    choices.extend(later.iter().map(|&later| (later, None)));
-    choice(name, value, &choices)
 }
 
 #[cfg(test)]
@@ -352,6 +338,10 @@ mod tests {
             "batching",
             "policy",
             "preemption",
+            "wait_for_full",
+            "aging",
+            "reserve",
+            "victim",
         ] {
             assert_eq!(refused(name, &negative).map(|r| r.0).as_deref(), Some(name));
             assert!(refused(name, &Value::None).is_none(), "None leaves {name} alone");
@@ -367,11 +357,8 @@ mod tests {
     fn test_what_comes_later_says_so_and_unknown_names_list_the_known() {
         let range =
             |name: &str, value: &str| refused(name, &Value::Name(value.to_owned())).map(|r| r.1).unwrap_or_default();
-        for name in ["serial", "static", "continuous", "mixed"] {
-            assert!(range("batching", name).ends_with("come later"), "{name}");
-        }
         assert!(range("batching", "dynamic").contains("serial, static, continuous, mixed"));
-        assert!(range("policy", "sjf").ends_with("come later"));
+        assert_eq!(range("policy", "edf"), "fcfs, sjf for now; the others come later");
         assert!(range("preemption", "swap").ends_with("come later"));
         assert_eq!(range("combine", "min"), "one of max, sum");
     }

@@ -6,6 +6,7 @@
 
 use crate::num::index;
 use crate::workload::Workload;
+use std::borrow::Cow;
 
 /// How eagerly waiting requests are handed to the scheduler. Both give the same run, number for number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,11 +40,16 @@ impl Feeding {
 }
 
 /// Requests in the order of (arrival, position in the trace).
+///
+/// In a closed loop the first ones are there at 0, and each end lets one more arrive in that moment: arrivals are then
+/// results, and kept here.
 #[derive(Debug)]
 pub struct Queue<'a> {
-    arrivals: &'a [f64],
+    arrivals: Cow<'a, [f64]>,
     order: Vec<u32>,
     handed: usize,
+    /// How many may arrive so far.
+    released: usize,
 }
 
 impl<'a> Queue<'a> {
@@ -53,23 +59,52 @@ impl<'a> Queue<'a> {
     /// O(requests), O(requests · log requests) where the trace is not in order of arrival.
     #[must_use]
     pub fn new(workload: &'a Workload) -> Self {
-        Self { arrivals: workload.arrivals(), order: workload.queue_order(), handed: 0 }
+        let order = workload.queue_order();
+        let (arrivals, released) = match workload.concurrency() {
+            None => (Cow::Borrowed(workload.arrivals()), order.len()),
+            Some(concurrency) => (Cow::Owned(vec![0.0; order.len()]), index(concurrency).min(order.len())),
+        };
+        Self { arrivals, order, handed: 0, released }
+    }
+
+    /// When a request arrived.
+    #[must_use]
+    pub fn arrival(&self, request: u32) -> f64 {
+        self.arrivals[index(request)]
     }
 
     /// When the next request arrives, or arrived.
     #[must_use]
     pub fn next_arrival(&self) -> Option<f64> {
-        self.order.get(self.handed).map(|&request| self.arrivals[index(request)])
+        let next = self.order.get(self.handed).filter(|_| self.handed < self.released);
+        next.map(|&request| self.arrivals[index(request)])
     }
 
     /// Takes the next request if it has arrived by `now`.
     pub fn take(&mut self, now: f64) -> Option<u32> {
-        let request = *self.order.get(self.handed)?;
-        if self.arrivals[index(request)] > now {
+        if self.next_arrival()? > now {
             return None;
         }
+        let request = self.order[self.handed];
         self.handed += 1;
         Some(request)
+    }
+
+    /// A request has ended: in a closed loop another one arrives now.
+    pub fn release(&mut self, now: f64) {
+        if let Some(&request) = self.order.get(self.released) {
+            self.arrivals.to_mut()[index(request)] = now;
+            self.released += 1;
+        }
+    }
+
+    /// When each request arrived, where that is a result; otherwise empty.
+    #[must_use]
+    pub fn into_released(self) -> Vec<f64> {
+        match self.arrivals {
+            Cow::Borrowed(_) => Vec::new(),
+            Cow::Owned(arrivals) => arrivals,
+        }
     }
 }
 

@@ -10,6 +10,8 @@
 //! ```
 
 use crate::num::index;
+use crate::workload::Workload;
+use serde::Serialize;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub enum Status {
     Unfinished,
     /// All of its tokens were emitted.
     Completed,
-    /// Its prompt can never fit into the pool.
+    /// It can never fit into the pool: its prompt, or what `worst_case` reserves for it.
     Rejected,
     /// It outgrew the whole pool.
     Capacity,
@@ -64,6 +66,53 @@ pub struct RequestRecord {
     pub queue_s: f64,
     /// The passes up to its first token in which it had tokens, seconds.
     pub prefill_s: f64,
+    /// How many passes those are.
+    pub prefill_passes: u32,
+    /// The pass that admitted it.
+    pub admitted_pass: u32,
+}
+
+/// What a time to the first token is made of, seconds. [`Parts::sum`] is that time, to the bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Parts {
+    /// From the arrival to the start of the pass that admitted it.
+    pub queue: f64,
+    /// The passes in which its prompt was computed.
+    pub prefill: f64,
+    /// What lies between them: passes without it, preemptions.
+    pub stall: f64,
+    /// Moves of KV cache between machines: none, with one.
+    pub transfer: f64,
+}
+
+impl Parts {
+    /// queue + prefill + stall + transfer, added in this order.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.queue + self.prefill + self.stall + self.transfer
+    }
+
+    /// These parts, with `prefill` moved by the rounding errors until the sum is `whole`.
+    #[must_use]
+    pub fn closed(mut self, whole: f64) -> Self {
+        // Each round takes back what rounding left, which is some last digits; two suffice where any do.
+        for _ in 0..4 {
+            self.prefill += whole - self.sum();
+        }
+        self
+    }
+}
+
+impl RequestRecord {
+    /// The parts of the time to a first token that came after `ttft` seconds, in the pass `first`.
+    #[must_use]
+    pub fn parts(&self, ttft: f64, first: u32) -> Parts {
+        let admitted = ttft - self.queue_s;
+        // Who had tokens in every pass from its admission on never stalled.
+        let is_unbroken = first - self.admitted_pass + 1 == self.prefill_passes;
+        let stall = if is_unbroken { 0.0 } else { (admitted - self.prefill_s).max(0.0) };
+        Parts { queue: self.queue_s, prefill: admitted - stall, stall, transfer: 0.0 }.closed(ttft)
+    }
 }
 
 /// Sums over the passes.
@@ -75,7 +124,7 @@ pub struct Counters {
     pub padded_slot_steps: u64,
     /// Slots without a decode, over the passes with at least one.
     pub idle_slot_steps: u64,
-    /// Tokens run through the model.
+    /// Tokens run through the model, padding left out.
     pub scheduled_tokens: u64,
     /// Passes whose memory time was the longer one.
     pub memory_bound_passes: u64,
@@ -89,6 +138,8 @@ pub struct Counters {
     pub prefix_query_tokens: u64,
     /// Σ held blocks · seconds of the pass.
     pub held_block_seconds: f64,
+    /// Σ tokens whose KV is in held blocks · seconds of the pass.
+    pub held_token_seconds: f64,
     /// The most blocks held in a pass.
     pub peak_held_blocks: u64,
     /// The blocks of the pool.
@@ -106,9 +157,20 @@ pub struct Record {
     pub requests: Vec<RequestRecord>,
     /// Sums over the passes.
     pub counters: Counters,
+    /// When each request arrived, where that depends on the run (a closed loop); otherwise empty.
+    pub released: Vec<f64>,
+    /// Tokens of a block.
+    pub block_size: u64,
 }
 
 impl Record {
+    /// When a request arrived, seconds on the trace's clock.
+    #[must_use]
+    pub fn arrival(&self, request: u32, workload: &Workload) -> f64 {
+        let arrivals = if self.released.is_empty() { workload.arrivals() } else { &self.released };
+        arrivals[index(request)]
+    }
+
     /// Brings the runs of each request together.
     ///
     /// # Complexity

@@ -54,7 +54,7 @@ impl Serialize for Settings<'_> {
 /// # Complexity
 /// O(requests), for the hash.
 pub fn json(config: &SimConfig, workload: &Workload, summary: &Summary) -> Result<String, Error> {
-    let mut settings = config.entries()?;
+    let mut settings = config.resolved(workload).entries()?;
     settings.push(("max_model_len", Value::Whole(workload.longest().cast_signed())));
     let traffic = Traffic { requests: workload.len(), hash: workload.hash() };
     let report = Report { config: Settings(&settings), workload: traffic, summary };
@@ -74,11 +74,12 @@ pub fn requests_csv(workload: &Workload, record: &Record) -> String {
     for (request, runs) in record.runs_by_request() {
         spans[index(request)] = record.span(runs);
     }
+    let arrivals = if record.released.is_empty() { workload.arrivals() } else { &record.released };
     let mut text = String::with_capacity(64 * (workload.len() + 2));
     text.push_str(REQUEST_COLUMNS);
     text.push('\n');
     for (at, (request, span)) in record.requests.iter().zip(spans).enumerate() {
-        let arrival = workload.arrivals()[at];
+        let arrival = arrivals[at];
         let (first, last) =
             span.map_or_else(Default::default, |(first, last)| (format!("{first:?}"), format!("{last:?}")));
         let prompt = workload.prompt_tokens()[at];

@@ -67,6 +67,35 @@ impl Rng {
         radius * libm::cos(core::f64::consts::TAU * self.uniform())
     }
 
+    /// A gamma draw of this shape (above 0) and scale 1, by rejection (Marsaglia and Tsang, *A simple method for
+    /// generating gamma variables*, ACM TOMS 26, 2000; below 1 by their boost of a draw of shape + 1).
+    pub fn gamma(&mut self, shape: f64) -> f64 {
+        let boost = if shape < 1.0 { libm::pow(1.0 - self.uniform(), 1.0 / shape) } else { 1.0 };
+        let d = if shape < 1.0 { shape + 1.0 } else { shape } - 1.0 / 3.0;
+        let c = 1.0 / libm::sqrt(9.0 * d);
+        loop {
+            let x = self.normal();
+            let root = 1.0 + c * x;
+            let v = root * root * root;
+            // A cube at or below 0 has no logarithm: it is refused as well.
+            if v > 0.0 && libm::log(1.0 - self.uniform()) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+                return boost * d * v;
+            }
+        }
+    }
+
+    /// The time to the next of arrivals at `rate` with this burstiness: a gamma draw with the mean 1 / rate, exponential
+    /// for 1, no draw at all for infinity.
+    pub fn interval(&mut self, rate: f64, burstiness: f64) -> f64 {
+        if burstiness.is_infinite() {
+            return 1.0 / rate;
+        }
+        if burstiness.total_cmp(&1.0).is_eq() {
+            return self.exponential(rate);
+        }
+        self.gamma(burstiness) / (burstiness * rate)
+    }
+
     /// A log-normal draw with this mean, `sigma` the deviation of its logarithm: `exp(ln m - s²/2 + s·z)`.
     pub fn lognormal(&mut self, mean: f64, sigma: f64) -> f64 {
         let centre = libm::log(mean) - sigma * sigma / 2.0;

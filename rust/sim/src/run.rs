@@ -3,7 +3,8 @@
 //! ```text
 //! loop   hand over what has arrived ─► decide(now) ─► nothing? jump to the next arrival, or stop
 //!                                          │
-//!        pass: T = tokens placed, K = Σ (start + n) over its rows, end = now + pass(T, K)
+//!        pass: T = tokens placed, K = Σ (start + n) over its rows; a padding row adds 1 to T and its p + o to K;
+//!        end = now + pass(T, K)
 //!                                          │
 //!        commit one token for each row that samples; finish those that have their traced length; now = end
 //! ```
@@ -13,14 +14,15 @@
 //! learns that a request is over when `finish` says so, before the next step.
 
 use crate::batch::Batch;
-use crate::cost::PassShape;
 use crate::error::Error;
 use crate::num::{count, float, index};
 use crate::options::SimConfig;
+use crate::pass::{Observer, Pass};
 use crate::queue::{Feeding, Queue};
 use crate::record::{Record, Status};
+use crate::schedule::Batching;
 use crate::workload::Workload;
-use octavo_core::{Decision, Outcome, Request, Scheduler, SchedulerConfig, SequenceId};
+use octavo_core::{Decision, Outcome, Policy, Request, Reserve, Scheduler};
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +42,9 @@ const PASSES_PER_REPORT: u64 = 1_024;
 
 /// Runs a workload to its end.
 ///
+/// Under a policy that looks at more than arrivals all that has arrived is handed over, whatever `feeding` says:
+/// who stands first depends on everybody who waits.
+///
 /// `observe` is called every thousand passes and stops the run by returning `false`.
 ///
 /// # Errors
@@ -57,27 +62,15 @@ pub fn simulate(
     if workload.is_empty() {
         return Ok(Record::default());
     }
-    let mut run = Run::new(config, workload, feeding)?;
+    let config = config.resolved(workload);
+    let feeding = if config.schedule.policy == Policy::Fcfs { feeding } else { Feeding::Eager };
+    let mut run = Run::new(&config, workload, feeding)?;
     while run.step()? {
         if run.reports_progress() && !observe(run.progress()) {
             return Err(Error::Stopped);
         }
     }
     run.close()
-}
-
-/// The scheduler's configuration for a workload.
-fn scheduler_config(config: &SimConfig, workload: &Workload) -> Result<SchedulerConfig, Error> {
-    let mut scheduler = SchedulerConfig::new(config.pool()?.cast_signed());
-    scheduler.cache.block_size = config.block_size.cast_signed();
-    scheduler.cache.prefix_caching = config.prefix_caching;
-    scheduler.max_num_seqs = config.max_num_seqs.cast_signed();
-    scheduler.max_num_batched_tokens = config.max_num_batched_tokens.cast_signed();
-    scheduler.max_model_len = workload.longest().cast_signed();
-    scheduler.max_partial_prefills = config.max_partial_prefills.cast_signed();
-    scheduler.long_prefill_threshold = config.long_prefill_threshold.cast_signed();
-    scheduler.watermark = config.watermark;
-    Ok(scheduler)
 }
 
 struct Run<'a> {
@@ -95,26 +88,10 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-/// The pass that is being made; its vectors are reused.
-#[derive(Default)]
-struct Pass {
-    number: u64,
-    num_placed: usize,
-    shape: PassShape,
-    num_decodes: u64,
-    /// One token for each row that samples.
-    tokens: Vec<i32>,
-    /// Who has all of its tokens now.
-    done: Vec<SequenceId>,
-    /// Who works towards its first token.
-    prefilling: Vec<u32>,
-}
-
 impl<'a> Run<'a> {
     fn new(config: &'a SimConfig, workload: &'a Workload, feeding: Feeding) -> Result<Self, Error> {
-        let scheduler = Scheduler::new(&scheduler_config(config, workload)?)?;
-        let rows = usize::try_from(config.max_num_seqs).unwrap_or(usize::MAX);
-        let mut record = Record::default();
+        let scheduler = Scheduler::new(&config.scheduler(workload)?)?;
+        let mut record = Record { block_size: config.block_size, ..Record::default() };
         record.requests.resize(workload.len(), crate::record::RequestRecord::default());
         Ok(Self {
             config,
@@ -124,7 +101,7 @@ impl<'a> Run<'a> {
             max_model_len: u32::try_from(workload.longest()).unwrap_or(u32::MAX),
             scheduler,
             queue: Queue::new(workload),
-            batch: Batch::new(rows),
+            batch: Batch::new(config, workload),
             record,
             now: 0.0,
             ended: 0,
@@ -149,16 +126,22 @@ impl<'a> Run<'a> {
     /// One pass, or one jump of the clock; `false` when all is done.
     fn step(&mut self) -> Result<bool, Error> {
         self.feed()?;
+        if self.waits_for_more() {
+            return self.jump();
+        }
         let Self { config, workload, scheduler, batch, record, pass, .. } = self;
         let Some(decision) = scheduler.decide(self.now)? else {
             return self.jump();
         };
         let observer = Observer { config, workload, start_s: self.now };
-        self.ended += changes(decision, batch, record);
+        let ended = changes(decision, batch, record);
         observer.shape(decision, batch, record, pass)?;
+        for _ in 0..ended {
+            self.over();
+        }
         if self.pass.num_placed > 0 {
             let stats = self.scheduler.stats();
-            self.advance_clock(stats.usable - stats.available);
+            self.advance_clock(stats.usable - stats.available)?;
         }
         let Self { scheduler, pass, outcome, .. } = self;
         scheduler.commit(pass.number, &pass.tokens, None, outcome)?;
@@ -173,21 +156,39 @@ impl<'a> Run<'a> {
             let prompt = self.workload.prompt(request);
             let max_tokens = index(self.max_model_len) - prompt.len();
             let mut added = Request::new(prompt, max_tokens);
-            added.arrival = Some(self.workload.arrivals()[index(request)]);
+            added.arrival = Some(self.queue.arrival(request));
             match self.scheduler.add(added) {
                 Ok(id) => {
                     let seq = self.scheduler.sequences(id)?[0];
                     self.batch.wait(seq, request);
                 }
-                // The one thing that a checked workload can still be refused for: a prompt beyond the pool.
-                Err(octavo_core::Error::Request(refused)) if refused.argument == "prompt" => {
+                Err(octavo_core::Error::Request(refused)) if self.is_beyond_the_pool(&refused.argument) => {
                     self.record.requests[index(request)].status = Status::Rejected;
-                    self.ended += 1;
+                    self.over();
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    /// What a checked workload can still be refused for: a prompt beyond the pool, or a reservation beyond it.
+    fn is_beyond_the_pool(&self, argument: &str) -> bool {
+        argument == "prompt" || (argument == "max_tokens" && self.config.schedule.reserve == Reserve::WorstCase)
+    }
+
+    /// Whether a static batch waits for members who are still to come.
+    fn waits_for_more(&self) -> bool {
+        self.config.schedule.waits_for_full()
+            && self.batch.is_idle()
+            && self.batch.num_waiting() < self.batch.free_rows()
+            && self.queue.next_arrival().is_some()
+    }
+
+    /// A request has ended, in any way; in a closed loop that lets the next one come.
+    fn over(&mut self) {
+        self.ended += 1;
+        self.queue.release(self.now);
     }
 
     /// Nothing can run now: on to the next arrival.
@@ -205,37 +206,51 @@ impl<'a> Run<'a> {
     }
 
     /// The pass is run: its end, and what that means for the counters.
-    fn advance_clock(&mut self, held_blocks: u64) {
-        let Self { config, record, pass, .. } = self;
+    fn advance_clock(&mut self, held_blocks: u64) -> Result<(), Error> {
+        let Self { config, record, pass, batch, .. } = self;
+        let Some(held_tokens) = (held_blocks * config.block_size).checked_sub(batch.unused()) else {
+            return Err(Error::Conservation("more slots are unused than held".to_owned()));
+        };
         let seconds = config.cost.seconds(pass.shape);
         self.now += seconds;
         record.pass_ends.push(self.now);
         for &request in &pass.prefilling {
-            record.requests[index(request)].prefill_s += seconds;
+            let request = &mut record.requests[index(request)];
+            request.prefill_s += seconds;
+            request.prefill_passes += 1;
         }
         let counters = &mut record.counters;
-        counters.scheduled_tokens += pass.shape.tokens;
+        counters.scheduled_tokens += pass.shape.tokens - pass.num_padded;
         let memory_bound = config.cost.memory_seconds(pass.shape) > config.cost.compute_seconds(pass.shape);
         counters.memory_bound_passes += u64::from(memory_bound);
         if pass.num_decodes > 0 {
             counters.useful_slot_steps += pass.num_decodes;
-            counters.idle_slot_steps += config.max_num_seqs - pass.num_decodes;
+            counters.padded_slot_steps += pass.num_padded;
+            counters.idle_slot_steps += config.max_num_seqs - pass.num_decodes - pass.num_padded;
         }
         counters.held_block_seconds += float(held_blocks) * seconds;
+        counters.held_token_seconds += float(held_tokens) * seconds;
         counters.peak_held_blocks = counters.peak_held_blocks.max(held_blocks);
+        Ok(())
     }
 
     /// Ends what has reached its traced length, before the next step.
     fn finish_done(&mut self) -> Result<(), Error> {
-        let Self { scheduler, batch, record, pass, .. } = self;
-        for seq in pass.done.drain(..) {
+        let mut done = std::mem::take(&mut self.pass.done);
+        for seq in done.drain(..) {
             // One that also reached max_tokens has ended by itself, and this changes nothing.
-            scheduler.finish(seq)?;
-            if let Some(request) = batch.leave(seq, record) {
-                record.requests[index(request)].status = Status::Completed;
-                self.ended += 1;
+            self.scheduler.finish(seq)?;
+            let Some(request) = self.batch.leave(seq, &mut self.record) else { continue };
+            self.record.requests[index(request)].status = Status::Completed;
+            if self.config.schedule.batching == Batching::Static {
+                let lengths =
+                    (self.workload.prompt_tokens()[index(request)], self.workload.output_tokens()[index(request)]);
+                let context = u64::from(lengths.0) + u64::from(lengths.1);
+                self.batch.pad(self.config.kv_read.tokens(context, self.config.block_size));
             }
+            self.over();
         }
+        self.pass.done = done;
         Ok(())
     }
 
@@ -248,6 +263,7 @@ impl<'a> Run<'a> {
         counters.recomputed_tokens = stats.recomputed_tokens;
         counters.prefix_hit_tokens = stats.prefix_hits;
         counters.prefix_query_tokens = stats.prefix_queries;
+        self.record.released = self.queue.into_released();
         self.record.sort();
         crate::conserve::check(&self.scheduler, self.workload, &self.record)?;
         Ok(self.record)
@@ -270,68 +286,4 @@ fn changes(decision: &Decision, batch: &mut Batch, record: &mut Record) -> u64 {
         }
     }
     ended
-}
-
-/// Reads a decision without changing it.
-struct Observer<'a> {
-    config: &'a SimConfig,
-    workload: &'a Workload,
-    start_s: f64,
-}
-
-impl Observer<'_> {
-    /// T, K and the tokens of the pass that a decision makes.
-    fn shape(&self, decision: &Decision, batch: &mut Batch, record: &mut Record, pass: &mut Pass) -> Result<(), Error> {
-        pass.number = decision.number;
-        pass.num_placed = decision.placed.len();
-        pass.num_decodes = count(decision.num_decodes);
-        pass.tokens.clear();
-        pass.done.clear();
-        pass.prefilling.clear();
-        // A run of 2^32 passes would be years of work.
-        let this_pass = u32::try_from(record.pass_ends.len()).unwrap_or(u32::MAX);
-        let mut shape = PassShape::default();
-        for (at, placed) in decision.placed.iter().enumerate() {
-            let context = u64::from(placed.start) + u64::from(placed.num_tokens);
-            shape.tokens += u64::from(placed.num_tokens);
-            shape.kv_tokens += self.config.kv_read.tokens(context, self.config.block_size);
-            if at >= decision.num_decodes {
-                self.prefill(placed.seq, placed.row, placed.start, batch, record, pass)?;
-            }
-            if placed.samples {
-                let (request, is_last) = batch.emit(placed.row, this_pass, record);
-                pass.tokens.push(Workload::own_token(request));
-                if is_last {
-                    pass.done.push(placed.seq);
-                }
-            }
-        }
-        pass.shape = shape;
-        Ok(())
-    }
-
-    /// A row that prefills: newly given, or in progress.
-    fn prefill(
-        &self,
-        seq: SequenceId,
-        row: u32,
-        start: u32,
-        batch: &mut Batch,
-        record: &mut Record,
-        pass: &mut Pass,
-    ) -> Result<(), Error> {
-        let seated = batch.seat(seq, row, self.workload.output_tokens(), record);
-        let Some(seated) = seated else {
-            return Err(Error::Conservation("a plan names a sequence that nobody added".to_owned()));
-        };
-        let request = &mut record.requests[index(seated.request)];
-        if seated.is_first_admission {
-            request.queue_s = self.start_s - self.workload.arrivals()[index(seated.request)];
-            request.hit_tokens = start;
-        }
-        if !seated.has_emitted {
-            pass.prefilling.push(seated.request);
-        }
-        Ok(())
-    }
 }

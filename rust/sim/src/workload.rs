@@ -18,6 +18,7 @@
 use crate::error::WorkloadError;
 use crate::num::{count, index};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The first token value that belongs to one request alone.
@@ -57,6 +58,7 @@ pub struct Workload {
     prompt_tokens: Vec<u32>,
     output_tokens: Vec<u32>,
     prefixes: Prefixes,
+    concurrency: Option<u32>,
 }
 
 /// Numbers names in order of first appearance.
@@ -126,7 +128,23 @@ impl Workload {
             prompt_tokens: columns.prompt_tokens,
             output_tokens: columns.output_tokens,
             prefixes,
+            concurrency: None,
         })
+    }
+
+    /// The same requests from a fixed number of users, each of whom sends the next one when the last has ended. The
+    /// arrivals of the columns do not matter then.
+    #[must_use]
+    pub fn in_closed_loop(mut self, users: NonZeroU32) -> Self {
+        self.arrival_s.fill(0.0);
+        self.concurrency = Some(users.get());
+        self
+    }
+
+    /// How many users send the requests in turn; `None` where arrivals are given.
+    #[must_use]
+    pub const fn concurrency(&self) -> Option<u32> {
+        self.concurrency
     }
 
     /// How many requests there are.
@@ -249,7 +267,7 @@ impl Workload {
     ///
     /// The form: the number of requests; then of each request its arrival (IEEE bits), prompt, output, the
     /// number of its shared pieces and of each piece its name's number and its tokens; all little-endian
-    /// 64-bit words. Equal hashes mean, but for a collision, that two runs saw the same traffic.
+    /// 64-bit words; in a closed loop the number of users follows. Equal hashes mean, but for a collision, that two runs saw the same traffic.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hasher = Xxh3::new();
@@ -276,6 +294,9 @@ impl Workload {
                     word(u64::from(tokens[at]));
                 }
             }
+        }
+        if let Some(users) = self.concurrency {
+            word(u64::from(users));
         }
         format!("{:016x}", hasher.digest())
     }

@@ -94,16 +94,48 @@ def test_numbers_of_the_cost_model_reach_the_run(octavo):
     assert config["prefix_caching"] is False
 
 
+SLOTS = ("useful_slot_steps", "padded_slot_steps", "idle_slot_steps")
+
+
+def test_every_batching_runs_and_only_static_pads(octavo):
+    words = (*FEW, "--request-rate", "50", "--max-num-seqs", "4", "--json", "-", "--batching")
+    slots = {}
+    for batching in ("serial", "static", "continuous", "mixed", "chunked"):
+        code, out, _ = octavo("simulate", *words, batching)
+        report = json.loads(out)
+        assert (code, report["config"]["batching"]) == (0, batching)
+        assert report["config"]["max_num_seqs"] == (1 if batching == "serial" else 4)
+        assert report["summary"]["useful_slot_steps"] == 20 * 5
+        slots[batching] = [report["summary"][name] for name in SLOTS]
+    assert slots["serial"] == [100, 0, 0]
+    # Equal lengths end together, so that even a static batch has nothing to pad.
+    assert {padded for _, padded, _ in slots.values()} == {0}
+    assert report["config"]["max_num_batched_tokens"] == 2_048
+
+
+def test_static_pads_what_differs_and_can_wait(octavo, written):
+    rows = "".join(f"{i},8,{length}\n" for i, length in enumerate((10, 500, 2)))
+    path = written("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    words = ("--trace", path, "--time-scale", "0", "--max-num-seqs", "2", "--json", "-")
+    words = ("simulate", *words, "--batching", "static")
+    _, out, _ = octavo(*words)
+    summary = json.loads(out)["summary"]
+    assert (summary["padded_slot_steps"], summary["useful_slot_steps"]) == (490, 9 + 499 + 1)
+    _, out, _ = octavo(*words, "--wait-for-full")
+    waited = json.loads(out)
+    assert waited["config"]["wait_for_full"] is True
+    assert waited["summary"] == summary
+
+
 WRONG = {
     "no verb": ((), "say what to do"),
     "unknown verb": (("fly",), "invalid choice: 'fly'"),
     "later verb": (("plan",), "plan comes later"),
     "unknown flag": (("simulate", "--sped", "3"), "--sped is no flag of this verb"),
     "abbreviated flag": (("simulate", "--input", "3"), "--input is no flag of this verb"),
-    "later flag": (("simulate", "--burstiness=3"), "--burstiness comes later"),
-    "later batching": (("simulate", "--batching", "mixed"), "the others come later"),
-    "unknown batching": (("simulate", "--batching", "big"), "one of chunked, serial"),
-    "later policy": (("simulate", "--policy", "sjf"), "the others come later"),
+    "later flag": (("simulate", "--router=x"), "--router comes later"),
+    "unknown batching": (("simulate", "--batching", "big"), "one of serial, static"),
+    "later policy": (("simulate", "--policy", "edf"), "the others come later"),
     "no number": (("simulate", "--memory", "much"), "--memory: 'much' is not a number"),
     "no count": (("simulate", "--limit", "1.5"), "--limit: '1.5' is not a whole number"),
     "no request": (("simulate", "--limit", "0"), "at least one request"),
@@ -112,6 +144,18 @@ WRONG = {
     "requests": (("simulate", "--num-requests", "0"), "num_requests"),
     "rate": (("simulate", "--request-rate", "0"), "above 0, or inf"),
     "length": (("simulate", "--input-len", "-4"), "input_len"),
+    "distribution": (("simulate", "--output-len", "normal:3:1"), "uniform:LEAST:MOST"),
+    "burstiness": (("simulate", "--burstiness", "0"), "burstiness"),
+    "users": (("simulate", "--concurrency", "0"), "concurrency"),
+    "loop at a rate": (
+        ("simulate", "--concurrency", "2", "--request-rate", "3"), "--request-rate paces arrivals"
+    ),
+    "trace of a loop": (
+        ("simulate", "--concurrency", "2", "--export-trace", "x.csv"), "arrivals are results"
+    ),
+    "preset": (("simulate", "--preset", "exam"), "one of lesson"),
+    "list in simulate": (("simulate", "--batching", "static,mixed"), "one of serial, static"),
+    "no list": (("compare", "--batching", "static,"), "one of serial, static"),
     "scale": (("simulate", "--time-scale", "-1"), "--time-scale -1.0: a finite number"),
     "memory": (("simulate", "--memory", "1e9"), "room for 1 … 2^31-1 KV blocks"),
     "promise": (("simulate", "--goodput", "speed:3"), "expected one of ttft, tpot, e2e"),

@@ -45,12 +45,18 @@ def _head(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     rows = f"{config['max_num_seqs']} rows, {config['max_num_batched_tokens']:,} tokens a pass"
     rate = f"{summary['request_throughput']:,.3f} requests/s"
     span = f"{summary['makespan_s']:,.1f} s from the first arrival to the last token"
-    return [
+    lines = [
         f"scheduler   {config['batching']}, {config['policy']}, {rows}, {pool}",
         f"requests    {requests}",
         f"makespan    {span}, {summary['passes']:,} passes",
         f"throughput  {rate}, {summary['output_token_throughput']:,.1f} output tokens/s",
     ]
+    steady = summary["steady"]
+    if steady is not None:
+        rates = f"{steady['request_throughput']:,.3f} requests/s, "
+        rates += f"{steady['output_token_throughput']:,.1f} output tokens/s"
+        lines.append(f"steady      {rates}, without the first and last 10% of completions")
+    return lines
 
 
 def _distributions(summary: Mapping[str, Any]) -> list[str]:
@@ -90,8 +96,13 @@ def _counters(summary: Mapping[str, Any]) -> list[str]:
     again = f"{summary['recomputed_tokens']:,} tokens computed again"
     used = f"{summary['slot_utilization']:.1%} used in passes that decode"
     slots = (f"{summary[f'{kind}_slot_steps']:,} {kind}" for kind in ("useful", "padded", "idle"))
+    parts = (f"{name} {value * 1e3:,.1f}" for name, value in summary["ttft_parts_s"].items())
+    bound = summary["memory_bound_share"]
+    tokens = f"{summary['kv_token_share']:.1%} of their slots with tokens"
     lines = [
-        f"kv cache    {mean} of the blocks held on average over time, {peak} at the peak",
+        f"mean ttft   {' + '.join(parts)} ms",
+        f"passes      {bound:.1%} bound by memory, the others by arithmetic",
+        f"kv cache    {mean} of the blocks held on average over time, {peak} at the peak; {tokens}",
         f"prefixes    {hits:,} of {queries:,} prompt tokens found{share}",
         f"preemptions {summary['preemptions']:,}, {again}",
         f"slots       {used}: {', '.join(slots)}",
@@ -99,4 +110,6 @@ def _counters(summary: Mapping[str, Any]) -> list[str]:
     if summary["goodput"] is not None:
         kept = f"{summary['goodput']:,.3f} requests/s kept every promise"
         lines.append(f"goodput     {kept}, {summary['attainment']:.2%} of all arrivals")
+    if summary["verdict"] is not None:
+        lines.append(f"verdict     {summary['verdict']}")
     return lines

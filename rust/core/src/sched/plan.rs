@@ -289,7 +289,7 @@ mod tests {
     fn arrays_lie_where_the_layout_says() {
         let sizes = Sizes { seqs: 3, tokens: 5, samples: 1, table_changes: 2, ended: 1, ..Sizes::default() };
         let mut plan = StepPlan::new();
-        let arrays = plan.open(7, 0, sizes);
+        let arrays = plan.open(7, sizes);
         arrays.seqs.copy_from_slice(&[1, 2, 3]);
         arrays.query_start.copy_from_slice(&[4, 5, 6, 7]);
         arrays.slot_mapping.fill(-1);

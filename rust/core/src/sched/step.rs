@@ -94,13 +94,16 @@ fn prompt_cap(state: &State) -> usize {
 
 /// Phase 1: what ended since the last step gives its blocks and its row back.
 fn release_ended(state: &mut State) {
-    // The last members of a static batch may also have left in the middle of a step.
+    if !state.ends.to_release.is_empty() {
+        evacuate_ended(state);
+    }
+    // Also where the last member of a static batch went inside the step before, preempted or for lack of capacity.
     if state.rows.order.is_empty() {
         state.drop_padding();
     }
-    if state.ends.to_release.is_empty() {
-        return;
-    }
+}
+
+fn evacuate_ended(state: &mut State) {
     let rows = &state.rows;
     let order = state.rows.order.iter().copied().filter(|&row| !rows.at(row).ended).collect();
     state.rows.order = order;
@@ -115,9 +118,6 @@ fn release_ended(state: &mut State) {
             }
         }
         state.news.ended.push(seq);
-    }
-    if state.rows.order.is_empty() {
-        state.drop_padding();
     }
 }
 
@@ -166,7 +166,7 @@ impl Pass<'_> {
             let runner = self.state.rows.at(row);
             let room = own_room + self.state.cache.available() * block_size;
             let chunk = runner.lacking().min(self.budget).min(self.prompt_cap).min(room);
-            // What was reserved for the worst case may be more than the chunk fills.
+            // A row that reserved for the worst case owns more than that already.
             let owned = runner.blocks as usize;
             let blocks = blocks_for(runner.computed as usize + chunk, block_size).max(owned) - owned;
             self.grow(row, blocks);
