@@ -276,3 +276,19 @@ def test_s088_prompts_in_progress_run_behind_a_decode_that_goes_itself() -> None
     assert (plan["seqs"], plan["num_tokens"]) == ([prompt], [2])
     engine.run()
     assert list(engine.reasons) == [prompt, decode]
+
+
+def test_s088_whom_a_row_was_taken_for_gets_it_even_if_the_victim_stands_before_it() -> None:
+    """By aging the victim, of a worse class, has the better place in the queue again.
+
+    The row goes to the candidate all the same, and is taken once.
+    """
+    engine = Engine(8, 4, max_num_seqs=1, policy="priority", aging=10.0)
+    victim = engine.add([1], max_tokens=4, priority=1, arrival=0.0)
+    engine.step()
+    urgent = engine.add([2], max_tokens=2, priority=0, arrival=1.0)
+    plan = engine.step()
+    assert (plan["preempted"], plan["seqs"], plan["resumed"]) == ([victim], [urgent], [])
+    engine.run()
+    assert list(engine.reasons) == [urgent, victim]
+    assert engine.scheduler.stats().preemptions == 1
