@@ -115,7 +115,7 @@ impl Workload {
 #[pyclass(frozen, module = "octavo._core")]
 pub(crate) struct SimulationRun {
     json: String,
-    csv: String,
+    workload: octavo_sim::Workload,
     record: Record,
 }
 
@@ -127,8 +127,8 @@ impl SimulationRun {
     }
 
     /// One line per request.
-    fn csv(&self) -> &str {
-        &self.csv
+    fn csv(&self, py: Python<'_>) -> String {
+        py.detach(|| octavo_sim::report::requests_csv(&self.workload, &self.record))
     }
 
     /// When each token of a request came.
@@ -174,8 +174,7 @@ pub(crate) fn simulate(
         let record = octavo_sim::simulate(&config, workload, Feeding::Lazy, &mut observe)?;
         let summary = Summary::of(workload, &record, &config.promise);
         let json = octavo_sim::report::json(&config, workload, &summary)?;
-        let csv = octavo_sim::report::requests_csv(workload, &record);
-        Ok(SimulationRun { json, csv, record })
+        Ok(SimulationRun { json, workload: workload.clone(), record })
     });
     finished.map_err(|error| raised.map_or_else(|| failure(error), Failure::Python))
 }

@@ -109,16 +109,20 @@ impl Batch {
         seat.unused = slots - tokens;
     }
 
-    /// A row's context grows by one token, into a new block where its blocks are full.
+    /// A row's context grows by one token, into a new block where its blocks are full; whether that takes a block, or
+    /// fills one.
     #[inline]
-    pub(crate) fn grow_by_one(&mut self, row: u32) {
+    pub(crate) fn grow_by_one(&mut self, row: u32) -> bool {
         let seat = &mut self.seats[index(row)];
-        if seat.unused == 0 {
+        let takes = seat.unused == 0;
+        if takes {
             seat.unused = self.block_size;
             self.unused += u64::from(self.block_size);
         }
         seat.unused -= 1;
         self.unused -= 1;
+        // A reservation has full blocks at any number of unused slots.
+        takes || seat.unused == 0 || self.reserved > 0
     }
 
     pub(crate) fn free_rows(&self) -> usize {

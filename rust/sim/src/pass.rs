@@ -18,6 +18,10 @@ pub(crate) struct Pass {
     pub(crate) shape: PassShape,
     pub(crate) num_decodes: u64,
     pub(crate) num_padded: u64,
+    /// Whether the held blocks can be others than in the pass before.
+    pub(crate) moves_blocks: bool,
+    /// Whether those of the pass behind it can be: a full block may turn out to be one that is there already.
+    pub(crate) fills_blocks: bool,
     /// One token for each row that samples.
     pub(crate) tokens: Vec<i32>,
     /// Who has all of its tokens now.
@@ -52,9 +56,15 @@ impl Observer<'_> {
         let this_pass = number_of(record);
         let mut shape = PassShape::default();
         let (decodes, prefills) = decision.placed.split_at(decision.num_decodes);
+        let changes = !(prefills.is_empty() && decision.ended.is_empty() && decision.preempted.is_empty());
+        pass.moves_blocks = pass.fills_blocks || changes;
+        pass.fills_blocks = !prefills.is_empty();
         for placed in decodes {
             self.add(placed, &mut shape);
-            batch.grow_by_one(placed.row);
+            if batch.grow_by_one(placed.row) {
+                pass.moves_blocks = true;
+                pass.fills_blocks = true;
+            }
             emit(placed, this_pass, batch, record, pass);
         }
         if !prefills.is_empty() {

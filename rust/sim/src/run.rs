@@ -86,6 +86,9 @@ struct Run<'a> {
     ended: u64,
     pass: Pass,
     outcome: Outcome,
+    held_blocks: u64,
+    /// Whether `held_blocks` may be wrong by now.
+    is_stale: bool,
 }
 
 impl<'a> Run<'a> {
@@ -107,6 +110,8 @@ impl<'a> Run<'a> {
             ended: 0,
             pass: Pass::default(),
             outcome: Outcome::default(),
+            held_blocks: 0,
+            is_stale: true,
         })
     }
 
@@ -139,9 +144,10 @@ impl<'a> Run<'a> {
         for _ in 0..ended {
             self.over();
         }
+        self.is_stale |= self.pass.moves_blocks;
         if self.pass.num_placed > 0 {
-            let stats = self.scheduler.stats();
-            self.advance_clock(stats.usable - stats.available)?;
+            self.count_held();
+            self.advance_clock()?;
         }
         let Self { scheduler, pass, outcome, .. } = self;
         scheduler.commit(pass.number, &pass.tokens, None, outcome)?;
@@ -205,9 +211,22 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Asks the scheduler for the held blocks, which takes a look at every row, where they can have changed.
+    fn count_held(&mut self) {
+        let ask = |scheduler: &Scheduler| {
+            let stats = scheduler.stats();
+            stats.usable - stats.available
+        };
+        if std::mem::take(&mut self.is_stale) {
+            self.held_blocks = ask(&self.scheduler);
+        }
+        debug_assert_eq!(self.held_blocks, ask(&self.scheduler), "held blocks changed and nobody noticed");
+    }
+
     /// The pass is run: its end, and what that means for the counters.
-    fn advance_clock(&mut self, held_blocks: u64) -> Result<(), Error> {
-        let Self { config, record, pass, batch, .. } = self;
+    fn advance_clock(&mut self) -> Result<(), Error> {
+        let Self { config, record, pass, batch, held_blocks, .. } = self;
+        let held_blocks = *held_blocks;
         let Some(held_tokens) = (held_blocks * config.block_size).checked_sub(batch.unused()) else {
             return Err(Error::Conservation("more slots are unused than held".to_owned()));
         };
