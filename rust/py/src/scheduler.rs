@@ -20,6 +20,7 @@ use crate::stats::SchedulerStats;
 /// Decides what every step runs, on which blocks.
 ///
 /// `add` and `abort` may be called from any thread; `step` and `commit` from one. A call that raises changed nothing.
+/// Handles are plain ints, and mean something only to the object that gave them out.
 #[pyclass(frozen, name = "Scheduler", module = "octavo._core")]
 pub(crate) struct PyScheduler {
     state: Mutex<State>,
@@ -95,8 +96,8 @@ impl PyScheduler {
         stop_token_ids: Given<'_>,
         n: Given<'_>,
         priority: Given<'_>,
-        deadline: Option<f64>,
-        arrival: Option<f64>,
+        deadline: Option<Bound<'_, PyAny>>,
+        arrival: Option<Bound<'_, PyAny>>,
         tenant: Given<'_>,
         adapter: Given<'_>,
         salt: Given<'_>,
@@ -113,8 +114,8 @@ impl PyScheduler {
                 .read(Vec::new(), |ids| Ok(arrays::tokens(ids, "stop_token_ids")?.into_vec()))?,
             n: number(&n, "n", 1)?,
             priority: priority.read(0, |value| arrays::integer(value, "priority"))?,
-            deadline,
-            arrival,
+            deadline: deadline.map(|value| arrays::real(&value, "deadline")).transpose()?,
+            arrival: arrival.map(|value| arrays::real(&value, "arrival")).transpose()?,
             tenant: number(&tenant, "tenant", 0)? as u64,
             identity: identity(&salt, &extra_keys)?.with_adapter(adapter),
             // A callable has no number yet; the core refuses keys of every kind for now.
@@ -157,7 +158,8 @@ impl PyScheduler {
     }
 
     /// Decides the next step; None where nothing can run before a commit or an `add`.
-    fn step(slf: &Bound<'_, Self>, now: f64) -> Outcome<Option<PyStepPlan>> {
+    fn step(slf: &Bound<'_, Self>, now: &Bound<'_, PyAny>) -> Outcome<Option<PyStepPlan>> {
+        let now = arrays::real(now, "now")?;
         let mut state = slf.get().lock(slf.py())?;
         let State { scheduler, ring } = &mut *state;
         let Some(buffer) = free_buffer(ring) else {

@@ -283,7 +283,7 @@ fn test_l13_the_same_calls_give_the_same_bytes() {
 
 #[test]
 fn test_l11_limits_of_any_size_are_limits() {
-    let mut engine = Engine::new(SchedulerConfig { max_model_len: 6, ..config(8, 2) });
+    let mut engine = Engine::new(&SchedulerConfig { max_model_len: 6, ..config(8, 2) });
     let request = Request { min_tokens: usize::MAX, stop_token_ids: vec![7], ..Request::new(vec![1, 2], usize::MAX) };
     engine.sched.add(request).unwrap();
     let mut rounds = 0;

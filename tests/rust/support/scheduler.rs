@@ -463,7 +463,7 @@ impl SchedulerModel {
     fn grow(&mut self, request: usize, num_tokens: usize) {
         let blocks = (self.requests[request].computed + num_tokens).div_ceil(self.world.block_size);
         while self.requests[request].table.len() < blocks {
-            let block = self.pool.allocate();
+            let (block, _) = self.pool.allocate();
             self.requests[request].table.push(block);
         }
     }
