@@ -57,7 +57,8 @@ class SchedulerConfig:
         prefix_caching: Whether full blocks are published and found again.
         partial_hits: Whether a hit may end inside a block; only False so far.
         dedupe: Whether equal blocks are merged; only True so far.
-        reserve_null_block: Whether block 0 is never given out; only False so far.
+        reserve_null_block: Whether block 0 is never given out; only False so far,
+            under a scheduler.
         eviction: Which cached block goes first; only "lru" so far.
         hash_seed: Seed of the block hashes, 0 … 2^64-1.
         host_blocks: Blocks of the host tier; only 0 so far.

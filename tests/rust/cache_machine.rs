@@ -23,7 +23,7 @@ mod support;
 
 use std::cell::RefCell;
 
-use octavo_core::{CacheConfig, KvCache, Room, SequenceId};
+use octavo_core::{CacheConfig, KvCache, PinId, Room, SequenceId};
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use support::bridge;
@@ -37,6 +37,7 @@ struct World {
     block_size: usize,
     prefix_caching: bool,
     hash_seed: u64,
+    null_block: bool,
 }
 
 /// A call; sequences and steps are chosen modulo what there is when the call is made.
@@ -107,6 +108,40 @@ enum Op {
         starts: Vec<usize>,
         lens: Vec<usize>,
     },
+    OpenMany {
+        prompts: Vec<Vec<i32>>,
+        identity: usize,
+    },
+    ReserveMany {
+        seqs: Vec<usize>,
+        more: Vec<usize>,
+    },
+    AdvanceMany {
+        seqs: Vec<usize>,
+        tokens: Vec<Vec<i32>>,
+    },
+    /// Reserves room for the tokens in all of the sequences and advances them.
+    GrowMany {
+        tokens: Vec<Vec<i32>>,
+    },
+    CloseMany {
+        seqs: Vec<usize>,
+    },
+    Pin {
+        tokens: Vec<i32>,
+        identity: usize,
+        expires: Option<usize>,
+    },
+    /// Pins what another sequence has computed.
+    PinLike {
+        seq: usize,
+        keep: usize,
+        expires: Option<usize>,
+    },
+    Unpin {
+        pin: usize,
+    },
+    NewEpoch,
     TakeOps,
     BeginStep,
     EndStep {
@@ -178,6 +213,20 @@ fn op() -> impl Strategy<Value = Op> {
             prop::collection::vec(0usize..12, 0..4),
         )
             .prop_map(|(seqs, starts, lens)| Op::Views { seqs, starts, lens }),
+        1 => (prop::collection::vec(tokens(9), 0..4), identity_index())
+            .prop_map(|(prompts, identity)| Op::OpenMany { prompts, identity }),
+        3 => (prop::collection::vec(seq.clone(), 0..5), prop::collection::vec(0usize..6, 0..5))
+            .prop_map(|(seqs, more)| Op::ReserveMany { seqs, more }),
+        2 => (prop::collection::vec(seq.clone(), 0..4), prop::collection::vec(tokens(3), 0..4))
+            .prop_map(|(seqs, tokens)| Op::AdvanceMany { seqs, tokens }),
+        4 => prop::collection::vec(tokens(3), 1..5).prop_map(|tokens| Op::GrowMany { tokens }),
+        1 => prop::collection::vec(seq.clone(), 0..4).prop_map(|seqs| Op::CloseMany { seqs }),
+        1 => (tokens(9), identity_index(), prop::option::of(0usize..4))
+            .prop_map(|(tokens, identity, expires)| Op::Pin { tokens, identity, expires }),
+        4 => (seq, 0usize..14, prop::option::of(1usize..4))
+            .prop_map(|(seq, keep, expires)| Op::PinLike { seq, keep, expires }),
+        4 => (0usize..9).prop_map(|pin| Op::Unpin { pin }),
+        1 => Just(Op::NewEpoch),
         5 => Just(Op::TakeOps),
         5 => Just(Op::BeginStep),
         5 => (0usize..3).prop_map(|step| Op::EndStep { step: step / 2 }),
@@ -193,12 +242,14 @@ fn world() -> impl Strategy<Value = World> {
         prop_oneof![1 => Just(1usize), 6 => 2usize..=4],
         prop::bool::weighted(0.9),
         any::<u64>(),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(num_blocks, block_size, prefix_caching, hash_seed)| World {
+        .prop_map(|(num_blocks, block_size, prefix_caching, hash_seed, null_block)| World {
             num_blocks,
             block_size,
             prefix_caching,
             hash_seed,
+            null_block: null_block && num_blocks > 1,
         })
 }
 
@@ -209,6 +260,7 @@ struct Pair {
     /// Live sequences: the model's number and the core's handle.
     live: Vec<(usize, SequenceId)>,
     dead: Vec<(usize, SequenceId)>,
+    pins: Vec<(usize, PinId)>,
     census: Census,
 }
 
@@ -219,13 +271,19 @@ impl Pair {
             prefix_caching: world.prefix_caching,
             hash_seed: world.hash_seed,
             hash_bits,
+            reserve_null_block: world.null_block,
             ..CacheConfig::new(world.num_blocks as i64)
         };
+        let mut model = CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching);
+        if world.null_block {
+            model.pool = model.pool.without_block_0();
+        }
         Self {
             core: KvCache::new(&config).expect("a world in range"),
-            model: CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching),
+            model,
             live: Vec::new(),
             dead: Vec::new(),
+            pins: Vec::new(),
             census: Census::default(),
         }
     }
@@ -325,6 +383,67 @@ impl Pair {
                     self.advance(model, core, tokens);
                 }
             }
+            Op::OpenMany { prompts, identity } => {
+                let identity = &identities()[*identity];
+                let expected = self.model.open_many(prompts, identity).expect("good tokens");
+                let slices: Vec<&[i32]> = prompts.iter().map(Vec::as_slice).collect();
+                let hits = self.core.match_many(&slices, &bridge::identity(identity)).expect("good tokens");
+                let found = self.core.open_many(&slices, &bridge::identity(identity)).expect("good tokens");
+                for ((&model, &core), hit) in expected.iter().zip(&found).zip(hits) {
+                    assert_eq!(self.core.num_computed(core).expect("live"), hit, "match_many");
+                    self.live.push((model, core));
+                }
+            }
+            Op::ReserveMany { seqs, more } => {
+                let Some((model, core)) = self.pick_all(seqs) else { return };
+                let lens = more.iter().zip(model.iter().chain(std::iter::repeat(&model[0])));
+                let lens: Vec<usize> =
+                    lens.map(|(more, &seq)| self.model.sequence(seq).expect("live").tokens.len() + more).collect();
+                self.reserve_many(&model, &core, &lens);
+            }
+            Op::AdvanceMany { seqs, tokens } => {
+                let Some((model, core)) = self.pick_all(seqs) else { return };
+                self.advance_many(&model, &core, tokens);
+            }
+            Op::GrowMany { tokens } => {
+                let (model, core): (Vec<_>, Vec<_>) = self.live.iter().rev().take(tokens.len()).copied().unzip();
+                let tokens = &tokens[..model.len()];
+                let lens = model.iter().zip(tokens);
+                let lens: Vec<usize> = lens
+                    .map(|(&seq, tokens)| self.model.sequence(seq).expect("live").tokens.len() + tokens.len())
+                    .collect();
+                self.reserve_many(&model, &core, &lens);
+                self.advance_many(&model, &core, tokens);
+            }
+            Op::CloseMany { seqs } => {
+                let Some((model, core)) = self.pick_all(seqs) else { return };
+                let expected = self.model.close_many(&model);
+                let found = self.core.close_many(&core).map_err(|error| bridge::fault(&error));
+                assert_eq!(found, expected, "close_many");
+                if expected.is_ok() {
+                    self.live.retain(|(other, _)| !model.contains(other));
+                    self.dead.extend(model.into_iter().zip(core));
+                }
+            }
+            Op::Pin { tokens, identity, expires } => self.pin(tokens, &identities()[*identity], *expires),
+            Op::PinLike { seq, keep, expires } => {
+                if let Some((model, _)) = self.pick(*seq) {
+                    let like = self.model.sequence(model).expect("live").clone();
+                    self.pin(&like.tokens[..like.tokens.len().min(*keep)], &like.identity, *expires);
+                }
+            }
+            Op::Unpin { pin } => {
+                if let Some(&(model, core)) = self.pins.get(pin % self.pins.len().max(1)) {
+                    let expected = self.model.unpin(model);
+                    let found = self.core.unpin(core).map_err(|error| bridge::fault(&error));
+                    assert_eq!(found, expected, "unpin");
+                    self.census.add(if expected.is_ok() { "pin released" } else { "pin stale" }, 1);
+                }
+            }
+            Op::NewEpoch => {
+                self.model.new_epoch();
+                self.core.new_epoch();
+            }
             Op::TakeOps => self.take_ops(),
             Op::BeginStep => assert_eq!(self.core.begin_step(), self.model.begin_step()),
             Op::EndStep { step } => {
@@ -335,6 +454,38 @@ impl Pair {
             Op::EndAnyStep { step } => self.end_step(*step),
             Op::Clear => assert_eq!(self.core.clear(), self.model.clear(), "clear"),
             Op::Dead { seq, call } => self.call_dead(*seq, *call),
+        }
+    }
+
+    fn pick_all(&self, seqs: &[usize]) -> Option<(Vec<usize>, Vec<SequenceId>)> {
+        let chosen = seqs.iter().map(|&seq| self.pick(seq)).collect::<Option<Vec<_>>>()?;
+        (!chosen.is_empty()).then(|| chosen.into_iter().unzip())
+    }
+
+    fn reserve_many(&mut self, model: &[usize], core: &[SequenceId], lens: &[usize]) {
+        let expected = self.model.reserve_many(model, lens);
+        let found = match self.core.reserve_many(core, lens) {
+            Ok(Room::Granted) => Ok(ModelRoom::Granted),
+            Ok(Room::Short { needed, available }) => Ok(ModelRoom::Short { needed, available }),
+            Err(error) => Err(bridge::fault(&error)),
+        };
+        assert_eq!(found, expected, "reserve_many");
+        self.census.add(&format!("reserve many: {}", outcome_of(&expected)), 1);
+    }
+
+    fn advance_many(&mut self, model: &[usize], core: &[SequenceId], tokens: &[Vec<i32>]) {
+        let expected = self.model.advance_many(model, tokens);
+        let counts: Vec<usize> = tokens.iter().map(Vec::len).collect();
+        let found = self.core.advance_many(core, &tokens.concat(), &counts);
+        assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "advance_many");
+    }
+
+    fn pin(&mut self, tokens: &[i32], identity: &Identity, expires: Option<usize>) {
+        let expected = self.model.pin(tokens, identity, expires);
+        let found = self.core.pin(tokens, &bridge::identity(identity), expires.map(|steps| steps as u64));
+        match (expected, found) {
+            (Ok(model), Ok(core)) => self.pins.push((model, core)),
+            (expected, found) => assert_eq!(found.map(drop).map_err(|error| bridge::fault(&error)), expected.map(drop)),
         }
     }
 
@@ -448,7 +599,7 @@ impl Pair {
         let stats = self.core.stats();
         let found = [
             ("num_blocks", stats.num_blocks as usize, self.model.pool.num_blocks),
-            ("usable", stats.usable as usize, self.model.pool.num_blocks),
+            ("usable", stats.usable as usize, self.model.pool.usable()),
             ("blank", stats.blank as usize, tally.blank),
             ("cached", stats.cached as usize, tally.cached),
             ("held", stats.held as usize, tally.held),

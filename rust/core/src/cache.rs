@@ -4,6 +4,8 @@
 //! ([`Cache::available`]); the operations themselves can not fail. The cache does not know sequences, only their
 //! tables.
 
+use std::collections::BTreeMap;
+
 use crate::config::Geometry;
 use crate::copies::{CopyLedger, CopyOp};
 use crate::error::{ConfigError, StateError};
@@ -41,6 +43,33 @@ pub(crate) enum Tail {
     Copy(BlockId),
 }
 
+/// How earlier copies of the same call change the counts of blocks, before any of them is made.
+#[derive(Debug, Default)]
+pub(crate) struct Pending(BTreeMap<BlockId, Shift>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Shift {
+    gained: u32,
+    lost: u32,
+    gained_copies: u32,
+    longest: usize,
+}
+
+impl Pending {
+    /// A table will have its own copy of the first `num_tokens` slots of `block`, read from `src`.
+    pub(crate) fn copy(&mut self, block: BlockId, src: BlockId, num_tokens: usize) {
+        self.0.entry(block).or_default().lost += 1;
+        let source = self.0.entry(src).or_default();
+        source.gained += 1;
+        source.gained_copies += 1;
+        source.longest = source.longest.max(num_tokens);
+    }
+
+    fn of(&self, block: BlockId) -> Shift {
+        self.0.get(&block).copied().unwrap_or_default()
+    }
+}
+
 /// What the cache did so far; everything else is derived from its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
@@ -63,7 +92,7 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new(geometry: Geometry) -> Result<Self, ConfigError> {
         let Geometry { num_blocks, block_size, .. } = geometry;
-        let pool = Pool::new(num_blocks)?;
+        let pool = Pool::new(geometry.first_block, num_blocks)?;
         let hasher = ChainHasher::new(geometry.hash_seed, geometry.hash_bits);
         let findable = if geometry.caching { num_blocks } else { 0 };
         let Some(prefix) = Prefix::new(findable, block_size, hasher) else {
@@ -165,12 +194,16 @@ impl Cache {
         table.clone()
     }
 
-    /// What it takes to write into `block` behind its first `num_tokens` tokens.
-    pub(crate) fn tail(&self, block: BlockId, num_tokens: usize) -> Result<Tail, StateError> {
+    /// What it takes to write into `block` behind its first `num_tokens` tokens, after what `pending` says happens
+    /// before. O(log copies).
+    pub(crate) fn tail(&self, block: BlockId, num_tokens: usize, pending: &Pending) -> Result<Tail, StateError> {
         let State::Held { count, published } = self.pool.state(block) else {
             unreachable!("a table names block {}, which is not held", block.get())
         };
         let (copies, longest) = self.copies.owed_from(block);
+        let shift = pending.of(block);
+        let (count, copies, longest) =
+            (count + shift.gained - shift.lost, copies + shift.gained_copies, longest.max(shift.longest));
         if !published && count - copies == 1 && longest <= num_tokens {
             return Ok(Tail::Writable);
         }
@@ -233,9 +266,12 @@ impl Cache {
     pub(crate) fn take_copies(&mut self) -> Vec<CopyOp> {
         let fences = self.pool.fences();
         let newest = fences.newest();
-        let (ops, free) = self.copies.take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
-        self.release_sources(free);
-        ops
+        let taken = self.copies.take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
+        for src in taken.held {
+            self.renew_ancestors(src);
+        }
+        self.release_sources(taken.free);
+        taken.ops
     }
 
     pub(crate) fn begin_step(&mut self) -> u64 {
@@ -260,6 +296,16 @@ impl Cache {
         idle
     }
 
+    /// Makes every block unfindable; those that are held stay held. O(pool).
+    pub(crate) fn new_epoch(&mut self) {
+        self.prefix.forget_all();
+        for block in self.pool.unpublish_all() {
+            if let Some(src) = self.copies.drop_target(block) {
+                self.release_source(src);
+            }
+        }
+    }
+
     #[inline]
     fn take(&mut self) -> BlockId {
         match self.pool.take() {
@@ -267,6 +313,9 @@ impl Cache {
             Taken::Evicted(block) => {
                 self.prefix.remove(block);
                 self.counters.evicted += 1;
+                if let Some(src) = self.copies.drop_target(block) {
+                    self.release_source_of_evicted(src);
+                }
                 block
             }
         }
@@ -274,7 +323,7 @@ impl Cache {
 
     #[inline]
     fn release(&mut self, block: BlockId) {
-        if self.pool.release(block) != Released::StillHeld
+        if self.pool.release(block) == Released::ToBlank
             && let Some(src) = self.copies.drop_target(block)
         {
             self.release_source(src);
@@ -290,13 +339,35 @@ impl Cache {
     /// Releases the source of a copy. The tables that led to it may be gone before it, so its ancestors that are
     /// cached already are renewed behind it: a child must be evicted before its parent (L6).
     fn release_source(&mut self, src: BlockId) {
-        if self.pool.release(src) != Released::ToCached {
-            return;
+        if self.pool.release(src) == Released::ToCached {
+            self.renew_ancestors(src);
         }
-        let mut block = self.prefix.parent(src);
-        while let Some(ancestor) = block.filter(|&ancestor| self.pool.state(ancestor) == State::Cached) {
+    }
+
+    /// Releases the source of a copy whose cached target was just evicted. A caller that takes several blocks counted
+    /// the source's evictable ancestors as available: they are renewed, but stay evictable, and so does the source. No
+    /// step that is open reads it unless it reads its parent too.
+    fn release_source_of_evicted(&mut self, src: BlockId) {
+        let is_last = matches!(self.pool.state(src), State::Held { count: 1, published: true });
+        let parent = if is_last { self.prefix.parent(src) } else { None };
+        if !parent.is_some_and(|parent| self.pool.is_evictable(parent)) {
+            return self.release_source(src);
+        }
+        self.pool.release_unguarded(src);
+        let mut at = parent;
+        while let Some(ancestor) = at.filter(|&ancestor| self.pool.is_evictable(ancestor)) {
+            self.pool.renew_unguarded(ancestor);
+            at = self.prefix.parent(ancestor);
+        }
+    }
+
+    /// Makes the cached ancestors of a published block the most recent, nearest first, up to the first that is held.
+    fn renew_ancestors(&mut self, block: BlockId) {
+        let published = matches!(self.pool.state(block), State::Cached | State::Held { published: true, .. });
+        let mut at = if published { self.prefix.parent(block) } else { None };
+        while let Some(ancestor) = at.filter(|&ancestor| self.pool.state(ancestor) == State::Cached) {
             self.pool.renew(ancestor);
-            block = self.prefix.parent(ancestor);
+            at = self.prefix.parent(ancestor);
         }
     }
 }

@@ -129,7 +129,7 @@ pub struct CacheConfig {
     pub partial_hits: bool,
     /// Whether equal blocks are merged; `false` comes later.
     pub dedupe: bool,
-    /// *Later*: whether block 0 is kept out of use.
+    /// Whether block 0 is never given out and does not count as usable.
     pub reserve_null_block: bool,
     /// The eviction policy.
     pub eviction: Eviction,
@@ -168,17 +168,26 @@ impl CacheConfig {
 
     pub(crate) fn check(&self) -> Result<Geometry, ConfigError> {
         let num_blocks = in_range("num_blocks", self.num_blocks, 1, MAX_NUM_BLOCKS)?;
+        if self.reserve_null_block && num_blocks == 1 {
+            return Err(ConfigError::new("num_blocks", num_blocks, "2 ..= 2147483647, since block 0 is reserved"));
+        }
         let block_size = in_range("block_size", self.block_size, 1, MAX_BLOCK_SIZE)?;
         let hash_bits = in_range("_hash_bits", self.hash_bits, 1, 64)?;
         group::check(&self.groups)?;
         later("partial_hits", self.partial_hits, false)?;
         later("dedupe", self.dedupe, true)?;
-        later("reserve_null_block", self.reserve_null_block, false)?;
         later("host_blocks", self.host_blocks, 0)?;
         later("disk_blocks", self.disk_blocks, 0)?;
         later("events", self.events, false)?;
         let Ok(hash_bits) = u32::try_from(hash_bits) else { unreachable!("checked to be at most 64") };
-        Ok(Geometry { num_blocks, block_size, hash_bits, hash_seed: self.hash_seed, caching: self.prefix_caching })
+        Ok(Geometry {
+            num_blocks,
+            first_block: usize::from(self.reserve_null_block),
+            block_size,
+            hash_bits,
+            hash_seed: self.hash_seed,
+            caching: self.prefix_caching,
+        })
     }
 }
 
@@ -186,6 +195,8 @@ impl CacheConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(crate) num_blocks: usize,
+    /// The lowest block that is given out.
+    pub(crate) first_block: usize,
     pub(crate) block_size: usize,
     pub(crate) hash_bits: u32,
     pub(crate) hash_seed: u64,
@@ -296,6 +307,7 @@ impl SchedulerConfig {
             let range = "fcfs, priority, sjf or edf; the others come later";
             return Err(ConfigError::new("policy", format!("{:?}", self.policy.name()), range));
         }
+        later("reserve_null_block", self.cache.reserve_null_block, false)?;
         later("bypass_limit", self.bypass_limit, 0)?;
         later("preemption", self.preemption.name(), Preemption::Recompute.name())?;
         later("inflight_steps", self.inflight_steps, 1)?;

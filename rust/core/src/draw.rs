@@ -14,7 +14,8 @@ const LETTERS: &[u8; 52] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 /// Draws the pool, and the sequences that hold tables, each with the number of its computed tokens.
 ///
 /// `.` blank, `=` cached, `~` fenced, a letter the one sequence that names the block, `#` one beyond the 52nd, `+`
-/// several, `>` a copy's source that no table names. O(blocks).
+/// several, `>` a copy's source or a pinned block that no table names, `0` the
+/// null block. O(blocks).
 pub(crate) fn draw<'a>(cache: &Cache, sequences: impl Iterator<Item = (&'a Table, usize)>) -> String {
     let pool = cache.pool();
     let (num_blocks, block_size) = (cache.num_blocks(), cache.block_size());
@@ -46,7 +47,11 @@ pub(crate) fn draw<'a>(cache: &Cache, sequences: impl Iterator<Item = (&'a Table
     );
     for start in (0..num_blocks).step_by(PER_LINE) {
         let blocks = (start..num_blocks.min(start + PER_LINE)).map(BlockId::new);
-        let line: String = blocks.map(|block| symbol(pool.state(block), names.get(&block))).collect();
+        let null = num_blocks - pool.num_usable();
+        let mark = |block: BlockId| {
+            if block.index() < null { '0' } else { symbol(pool.state(block), names.get(&block)) }
+        };
+        let line: String = blocks.map(mark).collect();
         // Writing to a string does not fail.
         _ = writeln!(picture, "{start:>5} {line}");
     }

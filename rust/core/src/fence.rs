@@ -23,6 +23,11 @@ impl Fences {
         self.begun
     }
 
+    /// How many steps were ever opened.
+    pub(crate) const fn num_begun(&self) -> u64 {
+        self.begun
+    }
+
     /// Ends `step`, which the caller knows to be the oldest.
     pub(crate) fn end(&mut self, step: u64) {
         if self.open.pop_front() != Some(step) {

@@ -1,5 +1,7 @@
 //! The stack of blank blocks: what was freed last is given first, and blocks never used come in order after those.
 
+use std::ops::Range;
+
 use crate::ids::BlockId;
 
 /// Blank blocks. Taking and giving are O(1) and run over dense memory.
@@ -8,15 +10,16 @@ pub(crate) struct BlankStack {
     returned: Vec<BlockId>,
     /// Blocks from here on were never given out.
     fresh: usize,
+    first: usize,
     num_blocks: usize,
 }
 
 impl BlankStack {
-    /// All of `num_blocks`, blank; `None` when the machine refuses the memory.
-    pub(crate) fn new(num_blocks: usize) -> Option<Self> {
+    /// All of `num_blocks` from `first` on, blank; `None` when the machine refuses the memory.
+    pub(crate) fn new(first: usize, num_blocks: usize) -> Option<Self> {
         let mut returned = Vec::new();
         returned.try_reserve_exact(num_blocks).ok()?;
-        Some(Self { returned, fresh: 0, num_blocks })
+        Some(Self { returned, fresh: first, first, num_blocks })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -38,9 +41,9 @@ impl BlankStack {
         self.returned.push(block);
     }
 
-    /// The blocks that were given back, and how many were ever given out, for the audit.
-    pub(crate) fn parts(&self) -> (&[BlockId], usize) {
-        (&self.returned, self.fresh)
+    /// The blocks that were given back, and the ids that were ever given out, for the audit.
+    pub(crate) fn parts(&self) -> (&[BlockId], Range<usize>) {
+        (&self.returned, self.first..self.fresh)
     }
 }
 
@@ -50,7 +53,7 @@ mod tests {
 
     #[test]
     fn freed_last_is_given_first_then_the_lowest_never_used() {
-        let mut stack = BlankStack::new(3).unwrap_or_else(|| unreachable!("three words fit"));
+        let mut stack = BlankStack::new(0, 3).unwrap_or_else(|| unreachable!("three words fit"));
         let take = |stack: &mut BlankStack| stack.pop().map(BlockId::get);
         assert_eq!((take(&mut stack), take(&mut stack)), (Some(0), Some(1)));
         stack.push(BlockId::new(0));

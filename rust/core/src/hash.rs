@@ -4,7 +4,12 @@
 //! A hash only says where to look: every hit is verified against the stored tokens (law L5), so neither a collision
 //! nor a poor seed can give a wrong answer, only a slower one.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// What stands for a kind and a value of an extra key.
+pub(crate) fn digest(kind: &[u8], value: &[u8]) -> u64 {
+    xxh3_64_with_seed(value, xxh3_64(kind))
+}
 
 /// The hash functions of one cache.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! A handle is one positive 64-bit integer, so that it crosses into Python and into `int64` arrays as it is:
 //!
 //! ```text
-//! bit 63: 0 | 60..63 kind (1 request, 2 sequence) | 32..60 generation | 0..32 index into the arena
+//! bit 63: 0 | 60..63 kind (1 request, 2 sequence, 3 pin) | 32..60 generation | 0..32 index into the arena
 //! ```
 //!
 //! The module deliberately does not know what a handle points at.
@@ -113,6 +113,12 @@ handle!(
     /// One token stream.
     SequenceId,
     2
+);
+
+handle!(
+    /// A pin: cached blocks that are kept whatever happens to the sequences.
+    PinId,
+    3
 );
 
 /// What [`abort`](crate::Scheduler::abort) and [`finish`](crate::Scheduler::finish) take: a request, or one of

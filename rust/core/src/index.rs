@@ -92,6 +92,12 @@ impl TagIndex {
         self.entries[gap] = None;
     }
 
+    /// Takes everything out.
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(None);
+        self.len = 0;
+    }
+
     /// The place where the probing for `tag` begins: the tag scaled to the size, so that any size serves.
     #[inline]
     fn home(&self, tag: u32) -> usize {

@@ -1,12 +1,14 @@
 //! The allocator alone: sequences over the cache, for engines that bring their own scheduler.
 
 mod arrays;
+mod batch;
+mod pins;
 
 use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::audit::{self, Holder};
-use crate::cache::{Cache, Room, Tail};
+use crate::cache::{Cache, Pending, Room, Tail};
 use crate::config::CacheConfig;
 use crate::draw;
 use crate::error::{Error, StateError};
@@ -18,6 +20,7 @@ use crate::table::{Table, blocks_for};
 use crate::tokens;
 
 pub use arrays::Csr;
+use pins::Pins;
 
 /// Memory work that must run before the next forward pass (CONTRACT §4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +43,8 @@ struct Sequence {
     /// The chained hashes of the full blocks.
     chain: Vec<u64>,
     identity: Arc<Identity>,
+    /// It publishes only in the epoch in which it was opened.
+    epoch: u64,
 }
 
 /// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
@@ -65,6 +70,8 @@ struct Sequence {
 pub struct KvCache {
     cache: Cache,
     sequences: Arena<SequenceId, Sequence>,
+    pins: Pins,
+    epoch: u64,
     prefix_queries: u64,
     prefix_hits: u64,
 }
@@ -77,7 +84,7 @@ impl KvCache {
     /// [`ConfigError`](crate::ConfigError) for a field out of range, or a pool that this machine cannot describe.
     pub fn new(config: &CacheConfig) -> Result<Self, Error> {
         let cache = Cache::new(config.check()?)?;
-        Ok(Self { cache, sequences: Arena::new(), prefix_queries: 0, prefix_hits: 0 })
+        Ok(Self { cache, sequences: Arena::new(), pins: Pins::default(), epoch: 0, prefix_queries: 0, prefix_hits: 0 })
     }
 
     /// Tokens in a block.
@@ -101,8 +108,13 @@ impl KvCache {
     /// O(tokens).
     pub fn open(&mut self, tokens: &[i32], identity: &Identity) -> Result<SequenceId, Error> {
         tokens::check("tokens", tokens)?;
+        Ok(self.open_checked(tokens, &Arc::new(identity.clone())))
+    }
+
+    fn open_checked(&mut self, tokens: &[i32], identity: &Arc<Identity>) -> SequenceId {
         let (mut chain, mut hits) = (Vec::new(), Hits::default());
-        self.look_up(tokens, identity, &mut chain, &mut hits);
+        let limit = tokens.len().saturating_sub(1) / self.block_size();
+        self.look_up(tokens, identity, limit, &mut chain, &mut hits);
         let mut table = Table::default();
         self.cache.adopt(&mut table, &hits);
         let num_computed = table.len() * self.block_size();
@@ -111,15 +123,16 @@ impl KvCache {
             self.prefix_hits += num_computed as u64;
         }
         chain.truncate(table.len());
-        let (tail, identity) = (Vec::new(), Arc::new(identity.clone()));
-        Ok(self.sequences.insert_with(|_| Sequence {
+        let (tail, identity, epoch) = (Vec::new(), Arc::clone(identity), self.epoch);
+        self.sequences.insert_with(|_| Sequence {
             table,
             num_computed,
             reserved: num_computed,
             tail,
             chain,
             identity,
-        }))
+            epoch,
+        })
     }
 
     /// How many tokens of `seq` are computed.
@@ -150,7 +163,7 @@ impl KvCache {
     ///
     /// O(new blocks).
     pub fn reserve(&mut self, seq: SequenceId, num_tokens: usize) -> Result<Room, Error> {
-        let need = self.need(seq, num_tokens)?;
+        let need = self.need(seq, num_tokens, &Pending::default())?;
         let available = self.cache.available();
         if need.total() > available {
             return Ok(Room::Short { needed: need.total(), available });
@@ -172,7 +185,7 @@ impl KvCache {
     ///
     /// A dead or foreign handle.
     pub fn can_reserve(&self, seq: SequenceId, num_tokens: usize) -> Result<bool, Error> {
-        match self.need(seq, num_tokens) {
+        match self.need(seq, num_tokens, &Pending::default()) {
             Ok(need) => Ok(need.total() <= self.cache.available()),
             Err(Error::State(_)) => Ok(false),
             Err(error) => Err(error),
@@ -196,10 +209,15 @@ impl KvCache {
             let text = format!("{} tokens were computed, {room} are reserved", tokens.len());
             return Err(StateError::new(text).into());
         }
+        self.advance_checked(seq, tokens);
+        Ok(())
+    }
+
+    fn advance_checked(&mut self, seq: SequenceId, tokens: &[i32]) {
         let sequence = self.sequences.live_mut(seq);
         sequence.num_computed += tokens.len();
-        if !self.cache.is_caching() {
-            return Ok(());
+        if !self.cache.is_caching() || sequence.epoch != self.epoch {
+            return;
         }
         sequence.tail.extend_from_slice(tokens);
         let block_size = self.cache.block_size();
@@ -214,7 +232,6 @@ impl KvCache {
             done += block_size;
         }
         tail.drain(..done);
-        Ok(())
     }
 
     /// Rolls `seq` back to its first `num_tokens` tokens; blocks that it no longer needs are released, last first.
@@ -235,7 +252,7 @@ impl KvCache {
         let block_size = self.block_size();
         let sequence = self.sequences.live_mut(seq);
         let (full, filled) = (num_tokens / block_size, num_tokens % block_size);
-        if self.cache.is_caching() {
+        if self.cache.is_caching() && sequence.epoch == self.epoch {
             if full < sequence.chain.len() {
                 let kept = &self.cache.prefix().tokens(sequence.table.blocks()[full])[..filled];
                 sequence.tail.clear();
@@ -273,6 +290,7 @@ impl KvCache {
             tail: sequence.tail.clone(),
             chain: sequence.chain.clone(),
             identity: Arc::clone(&sequence.identity),
+            epoch: sequence.epoch,
         };
         Ok(self.sequences.insert_with(|_| child))
     }
@@ -303,9 +321,13 @@ impl KvCache {
     /// O(tokens).
     pub fn match_prefix(&self, tokens: &[i32], identity: &Identity) -> Result<usize, Error> {
         tokens::check("tokens", tokens)?;
+        Ok(self.match_checked(tokens, identity))
+    }
+
+    fn match_checked(&self, tokens: &[i32], identity: &Identity) -> usize {
         let (mut chain, mut hits) = (Vec::new(), Hits::default());
-        self.look_up(tokens, identity, &mut chain, &mut hits);
-        Ok(hits.blocks.len() * self.block_size())
+        self.look_up(tokens, identity, tokens.len().saturating_sub(1) / self.block_size(), &mut chain, &mut hits);
+        hits.blocks.len() * self.block_size()
     }
 
     /// The block table of `seq`, reserved blocks included.
@@ -329,8 +351,9 @@ impl KvCache {
     }
 
     /// Opens a step in flight: what is freed until it ends is not reused before that (L7). It precedes the step's
-    /// reservations.
+    /// reservations. Pins that expire with it are released before it opens.
     pub fn begin_step(&mut self) -> u64 {
+        self.release_expired();
         self.cache.begin_step()
     }
 
@@ -357,6 +380,22 @@ impl KvCache {
     /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a step is open.
     pub fn clear(&mut self) -> bool {
         self.cache.clear()
+    }
+
+    /// Makes every block that was published so far unfindable, as when the model's weights change.
+    ///
+    /// # Effects
+    ///
+    /// Cached blocks become blank, or are fenced where a step in flight guards them. Running sequences keep their
+    /// blocks, pins theirs. A sequence opened before publishes nothing from now on, nor does a fork of it: its content
+    /// is that of the old epoch.
+    ///
+    /// # Complexity
+    ///
+    /// O(pool).
+    pub fn new_epoch(&mut self) {
+        self.epoch += 1;
+        self.cache.new_epoch();
     }
 
     /// Exact numbers, derived from the state.
@@ -388,7 +427,7 @@ impl KvCache {
                 tokens: None,
             })
             .collect();
-        audit::check(&self.cache, &holders)
+        audit::check(&self.cache, &holders, &self.pins.blocks())
     }
 
     /// A picture of the blocks and of who holds them.
@@ -397,20 +436,20 @@ impl KvCache {
         draw::draw(&self.cache, self.sequences.iter().map(|(_, sequence)| (&sequence.table, sequence.num_computed)))
     }
 
-    fn look_up(&self, tokens: &[i32], identity: &Identity, chain: &mut Vec<u64>, hits: &mut Hits) {
+    fn look_up(&self, tokens: &[i32], identity: &Identity, limit: usize, chain: &mut Vec<u64>, hits: &mut Hits) {
         if self.cache.is_caching() {
-            let limit = tokens.len().saturating_sub(1) / self.block_size();
             self.cache.look_up(chain, tokens, identity, limit, hits);
         }
     }
 
-    fn need(&self, seq: SequenceId, num_tokens: usize) -> Result<Need, Error> {
+    fn need(&self, seq: SequenceId, num_tokens: usize, pending: &Pending) -> Result<Need, Error> {
         let sequence = self.sequences.get(seq)?;
         if num_tokens <= sequence.reserved {
             return Ok(Need::default());
         }
         let (full, filled) = (sequence.num_computed / self.block_size(), sequence.num_computed % self.block_size());
-        let tail = if filled == 0 { None } else { Some(self.cache.tail(sequence.table.blocks()[full], filled)?) };
+        let tail =
+            if filled == 0 { None } else { Some(self.cache.tail(sequence.table.blocks()[full], filled, pending)?) };
         let new_blocks = blocks_for(num_tokens, self.block_size()) - sequence.table.len();
         Ok(Need { tail, new_blocks })
     }

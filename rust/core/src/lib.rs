@@ -85,7 +85,7 @@ pub use config::{
 pub use error::{ConfigError, Error, RequestError, StateError};
 pub use group::KvGroup;
 pub use identity::{ExtraKey, Identity};
-pub use ids::{BlockId, Handle, RequestId, SequenceId};
+pub use ids::{BlockId, Handle, PinId, RequestId, SequenceId};
 pub use kvcache::{Csr, KvCache, Ops};
 pub use sched::decision::{Decision, Placed};
 pub use sched::outcome::{Outcome, Reason};

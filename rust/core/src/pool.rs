@@ -22,7 +22,7 @@ pub(crate) enum Taken {
 /// All blocks of one memory.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    num_blocks: usize,
+    num_usable: usize,
     slots: Slots,
     blank: BlankStack,
     recency: Recency,
@@ -30,16 +30,18 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(num_blocks: usize) -> Result<Self, ConfigError> {
-        let parts = (Slots::with_room(num_blocks), BlankStack::new(num_blocks), Recency::with_room(num_blocks));
+    /// Blocks `first .. num_blocks` can be given out.
+    pub(crate) fn new(first: usize, num_blocks: usize) -> Result<Self, ConfigError> {
+        let parts = (Slots::with_room(num_blocks), BlankStack::new(first, num_blocks), Recency::with_room(num_blocks));
         let (Some(slots), Some(blank), Some(recency)) = parts else {
             return Err(ConfigError::new("num_blocks", num_blocks, "as many as this machine has memory to describe"));
         };
-        Ok(Self { num_blocks, slots, blank, recency, fences: Fences::default() })
+        Ok(Self { num_usable: num_blocks - first, slots, blank, recency, fences: Fences::default() })
     }
 
-    pub(crate) const fn num_blocks(&self) -> usize {
-        self.num_blocks
+    /// Blocks that can be given out at all.
+    pub(crate) const fn num_usable(&self) -> usize {
+        self.num_usable
     }
 
     /// Blocks that could be given out now.
@@ -66,7 +68,7 @@ impl Pool {
 
     /// Blocks that somebody holds: what is in no other state.
     pub(crate) fn num_held(&self) -> usize {
-        self.num_blocks - self.blank.len() - self.recency.len() - self.fences.num_waiting()
+        self.num_usable - self.blank.len() - self.recency.len() - self.fences.num_waiting()
     }
 
     pub(crate) const fn slots(&self) -> &Slots {
@@ -129,6 +131,14 @@ impl Pool {
         released
     }
 
+    /// Releases the last count on a published block, which no step guards then. O(guarded).
+    pub(crate) fn release_unguarded(&mut self, block: BlockId) {
+        match self.slots.release(block) {
+            Released::ToCached => self.recency.push_unguarded(block),
+            released => unreachable!("block {} is cached and {released:?}", block.get()),
+        }
+    }
+
     pub(crate) fn publish(&mut self, block: BlockId) {
         self.slots.publish(block);
     }
@@ -142,12 +152,46 @@ impl Pool {
         self.recency.renew(block);
     }
 
+    /// Makes a cached block that no step guards the most recently used of those.
+    pub(crate) fn renew_unguarded(&mut self, block: BlockId) {
+        self.recency.remove(block);
+        self.recency.push_unguarded(block);
+    }
+
+    /// Whether a block could be evicted now.
+    pub(crate) fn is_evictable(&self, block: BlockId) -> bool {
+        self.state(block) == State::Cached && !self.recency.is_guarded(block)
+    }
+
     /// Makes the least recently used cached block blank; `None` when there is none. No step may be open.
     pub(crate) fn forget_one(&mut self) -> Option<BlockId> {
         let block = self.recency.pop()?;
         self.slots.forget(block);
         self.blank.push(block);
         Some(block)
+    }
+
+    /// No block is findable any more: cached ones are blank, or fenced by the newest open step if one guards them.
+    /// Returns those, first to go first. O(pool).
+    pub(crate) fn unpublish_all(&mut self) -> Vec<BlockId> {
+        for block in self.blank.parts().1.map(BlockId::new) {
+            if matches!(self.slots.state(block), State::Held { published: true, .. }) {
+                self.slots.withdraw(block);
+            }
+        }
+        let evictable = self.recency.evictable();
+        let cached = self.recency.drain();
+        for (at, &block) in cached.iter().enumerate() {
+            self.slots.forget(block);
+            match self.fences.newest().filter(|_| at >= evictable) {
+                Some(step) => {
+                    self.slots.fence(block);
+                    self.fences.wait_for(step, block);
+                }
+                None => self.blank.push(block),
+            }
+        }
+        cached
     }
 
     pub(crate) fn begin_step(&mut self) -> u64 {

@@ -6,9 +6,13 @@
 //! until it is published again: a sequence may still hold it.
 
 mod check;
+mod keys;
 
+use std::sync::Arc;
+
+use self::keys::{Keys, Recent, hashed};
 use crate::hash::ChainHasher;
-use crate::identity::Identity;
+use crate::identity::{BlockKey, Identity};
 use crate::ids::BlockId;
 use crate::index::TagIndex;
 use crate::intern::{Interner, Symbol};
@@ -60,8 +64,7 @@ const UNUSED: Record = Record { tag: 0, parent: ParentWord(ROOT), key: Symbol::E
 pub(crate) struct Link<'a> {
     pub(crate) hash: u64,
     pub(crate) tokens: &'a [i32],
-    /// The canonical bytes of its extra key.
-    pub(crate) key: &'a [u8],
+    pub(crate) key: &'a BlockKey<'a>,
 }
 
 /// The longest chain that a look-up found.
@@ -83,8 +86,8 @@ pub(crate) struct Prefix {
     index: TagIndex,
     records: Vec<Record>,
     tokens: Vec<i32>,
-    salts: Interner,
-    keys: Interner,
+    salts: Interner<Arc<[u8]>>,
+    keys: Keys,
     version: u64,
 }
 
@@ -95,7 +98,7 @@ impl Prefix {
         records.try_reserve_exact(num_blocks).ok()?;
         tokens.try_reserve_exact(num_blocks.checked_mul(block_size)?).ok()?;
         let index = TagIndex::new(num_blocks);
-        let (salts, keys) = (Interner::default(), Interner::default());
+        let (salts, keys) = (Interner::default(), Keys::default());
         Some(Self { block_size, hasher, index, records, tokens, salts, keys, version: 0 })
     }
 
@@ -104,7 +107,8 @@ impl Prefix {
         self.version
     }
 
-    /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens).
+    /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens), and O(log spans) for each span that
+    /// touches a block.
     pub(crate) fn extend_chain(&self, chain: &mut Vec<u64>, tokens: &[i32], identity: &Identity) {
         for block in chain.len()..tokens.len() / self.block_size {
             let key = identity.key_of(block, self.block_size);
@@ -114,20 +118,26 @@ impl Prefix {
 
     /// The hash of a full block after the one with hash `before`; `None` is the root.
     #[inline]
-    pub(crate) fn next_hash(&self, before: Option<u64>, tokens: &[i32], key: &[u8], identity: &Identity) -> u64 {
+    pub(crate) fn next_hash(
+        &self,
+        before: Option<u64>,
+        tokens: &[i32],
+        key: &BlockKey<'_>,
+        identity: &Identity,
+    ) -> u64 {
         let before = before.unwrap_or_else(|| self.hasher.root(identity.salt()));
-        ChainHasher::block(before, tokens, key)
+        ChainHasher::block(before, tokens, &hashed(key))
     }
 
     /// The longest chain of published blocks equal to the first `limit` blocks of `tokens`. `chain` has their hashes.
-    /// O(limit); what was found replaces what is in `hits`.
+    /// O(limit), and O(log spans) for each span that touches a block; what was found replaces what is in `hits`.
     pub(crate) fn look_up(&self, chain: &[u64], tokens: &[i32], identity: &Identity, limit: usize, hits: &mut Hits) {
         hits.blocks.clear();
         hits.collisions = 0;
-        let Some(salt) = self.salts.find(identity.salt()) else {
+        let Some(salt) = self.salts.find_bytes(identity.salt()) else {
             return;
         };
-        let mut parent = Parent::Root(salt);
+        let (mut parent, mut recent) = (Parent::Root(salt), Recent::default());
         for (batch, hashes) in chain[..limit].chunks(BATCH).enumerate() {
             let mut heads = [None; BATCH];
             for (head, &hash) in heads.iter_mut().zip(hashes) {
@@ -136,7 +146,7 @@ impl Prefix {
             for (offset, (&hash, head)) in hashes.iter().zip(heads).enumerate() {
                 let block = batch * BATCH + offset;
                 let Some(head) = head else { return };
-                let Some(key) = self.keys.find(&identity.key_of(block, self.block_size)) else {
+                let Some(key) = self.keys.find(&identity.key_of(block, self.block_size), &mut recent) else {
                     return;
                 };
                 let part = self.part(tokens, block);
@@ -154,13 +164,13 @@ impl Prefix {
 
     /// The published block equal to `link` after `parent`.
     pub(crate) fn twin(&self, parent: Parent, link: Link<'_>, collisions: &mut u64) -> Option<BlockId> {
-        let key = self.keys.find(link.key)?;
+        let key = self.keys.find(link.key, &mut Recent::default())?;
         self.find(parent, link.hash, key, link.tokens, collisions)
     }
 
     /// The root of everything published under the identity's salt, if there is anything.
     pub(crate) fn root(&self, identity: &Identity) -> Option<Parent> {
-        self.salts.find(identity.salt()).map(Parent::Root)
+        self.salts.find_bytes(identity.salt()).map(Parent::Root)
     }
 
     /// Makes `block` findable as `link` after `parent`; `None` is the root of `identity`'s salt.
@@ -170,7 +180,7 @@ impl Prefix {
                 self.records[parent.index()].children += 1;
                 Parent::Block(parent)
             }
-            None => Parent::Root(self.salts.acquire(identity.salt())),
+            None => Parent::Root(self.salts.acquire_bytes(identity.salt())),
         };
         let (tag, key) = (self.hasher.tag(link.hash), self.keys.acquire(link.key));
         let index = block.index();
@@ -197,6 +207,15 @@ impl Prefix {
             Parent::Root(salt) => self.salts.release(salt),
             Parent::Block(parent) => self.records[parent.index()].children -= 1,
         }
+    }
+
+    /// Makes every block unfindable. O(pool).
+    pub(crate) fn forget_all(&mut self) {
+        self.index.clear();
+        self.records.fill(UNUSED);
+        self.salts = Interner::default();
+        self.keys = Keys::default();
+        self.version += 1;
     }
 
     pub(crate) fn has_children(&self, block: BlockId) -> bool {

@@ -76,6 +76,28 @@ impl Recency {
         }
     }
 
+    /// Puts a block behind those that no step guards, and before those that one does. O(guarded).
+    pub(crate) fn push_unguarded(&mut self, block: BlockId) {
+        let Some(first) = self.guards.front() else { return self.push(block) };
+        let offset = usize::try_from(first.from.max(self.head) - self.head).unwrap_or(usize::MAX);
+        self.entries.insert(offset, Some(block));
+        for (entry, position) in self.entries.range(offset..).zip(self.head + offset as u64..) {
+            if let Some(moved) = entry {
+                self.positions[moved.index()] = low(position);
+            }
+        }
+        for guard in &mut self.guards {
+            guard.from = guard.from.max(self.head) + 1;
+        }
+        self.live += 1;
+    }
+
+    /// Whether an open step guards a cached block. O(1).
+    pub(crate) fn is_guarded(&self, block: BlockId) -> bool {
+        let position = self.head + self.offset_of(block) as u64;
+        self.guards.front().is_some_and(|guard| guard.from <= position)
+    }
+
     /// Takes out a block that is claimed.
     pub(crate) fn remove(&mut self, block: BlockId) {
         let offset = self.offset_of(block);
@@ -106,6 +128,18 @@ impl Recency {
         self.live -= 1;
         self.drop_leading_gaps();
         block
+    }
+
+    /// Takes out all blocks, guarded ones too, first to go first.
+    pub(crate) fn drain(&mut self) -> Vec<BlockId> {
+        let blocks = self.iter().collect();
+        self.head += self.entries.len() as u64;
+        self.entries.clear();
+        self.live = 0;
+        for guard in &mut self.guards {
+            guard.live = 0;
+        }
+        blocks
     }
 
     /// Opens the guard of `step`, which is newer than all that are open.
@@ -200,6 +234,23 @@ mod tests {
             assert_eq!(recency.len(), model.len());
         }
         assert_eq!(order(&recency), model.iter().map(|&index| block(index).get()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn unguarded_block_goes_before_the_guarded_ones() {
+        let mut recency = Recency::default();
+        recency.push(block(4));
+        recency.remove(block(4));
+        recency.push(block(0));
+        recency.open(1);
+        recency.push(block(1));
+        recency.push_unguarded(block(4));
+        assert_eq!(order(&recency), [0, 4, 1]);
+        assert!(recency.is_guarded(block(1)) && !recency.is_guarded(block(4)));
+        assert_eq!((recency.pop(), recency.pop(), recency.pop()), (Some(block(0)), Some(block(4)), None));
+        recency.remove(block(1));
+        recency.push_unguarded(block(0));
+        assert_eq!((recency.evictable(), recency.pop()), (1, Some(block(0))));
     }
 
     #[test]

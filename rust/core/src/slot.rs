@@ -137,6 +137,14 @@ impl Slots {
         });
     }
 
+    /// As [`unpublish`](Self::unpublish), whoever else holds the block.
+    pub(crate) fn withdraw(&mut self, block: BlockId) {
+        self.transit(block, "withdraw", |state| match state {
+            State::Held { count, published: true } => Some(State::Held { count, published: false }),
+            _ => None,
+        });
+    }
+
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.transit(block, "evict", |state| match state {
             State::Cached => Some(State::Held { count: 1, published: false }),

@@ -46,8 +46,8 @@ impl CacheStats {
     pub(crate) fn of(cache: &Cache) -> Self {
         let (pool, counters) = (cache.pool(), cache.counters());
         Self {
-            num_blocks: pool.num_blocks() as u64,
-            usable: pool.num_blocks() as u64,
+            num_blocks: cache.num_blocks() as u64,
+            usable: pool.num_usable() as u64,
             blank: pool.num_blank() as u64,
             cached: pool.num_cached() as u64,
             held: pool.num_held() as u64,

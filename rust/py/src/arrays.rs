@@ -10,7 +10,10 @@ use numpy::npyffi::{self, NpyTypes, PY_ARRAY_API};
 use numpy::{
     Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::exceptions::{PyException, PyMemoryError, PyOverflowError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::type_object::PyTypeInfo as _;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyList, PyRange, PyRangeMethods, PyString, PyTuple};
 
 use crate::errors::{Failure, Outcome};
@@ -74,6 +77,7 @@ impl Deref for Tokens<'_> {
 pub(crate) fn tokens<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome<Tokens<'py>> {
     if let Ok(array) = object.cast::<PyArray1<i32>>()
         && array.is_c_contiguous()
+        && !is_masked(array.as_any())?
         && let Ok(array) = array.try_readonly()
     {
         return Ok(Tokens::Borrowed(array));
@@ -85,9 +89,21 @@ pub(crate) fn tokens<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome
     Ok(Tokens::Owned(wide.iter().enumerate().map(narrow).collect::<Outcome<_>>()?))
 }
 
+/// Many prompts: a list or tuple whose items are token ids, refused by the index of the first that is not.
+pub(crate) fn prompts<'py>(object: &Bound<'py, PyAny>) -> Outcome<Vec<Tokens<'py>>> {
+    if !object.is_instance_of::<PyList>() && !object.is_instance_of::<PyTuple>() {
+        return Err(Failure::request("prompts", "is no list or tuple of token ids"));
+    }
+    let read = |(i, item): (usize, PyResult<Bound<'py, PyAny>>)| tokens(&item?, &format!("prompts[{i}]"));
+    object.try_iter()?.enumerate().map(read).collect()
+}
+
 /// Reads integers of 64 bits from the same kinds of objects.
 pub(crate) fn integers(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<i64>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
+        if is_masked(array.as_any())? {
+            return Err(Failure::request(argument, "is a masked array: what the mask hides is no value"));
+        }
         return from_array(array, argument);
     }
     if let Ok(range) = object.cast::<PyRange>() {
@@ -101,14 +117,35 @@ pub(crate) fn integers(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec
         return Err(not_integers(object, argument));
     }
     let numpy = object.py().import("numpy")?;
-    let array = numpy.call_method1("asarray", (object,)).map_err(|_| not_integers(object, argument))?;
+    // What is no array is refused as an argument; no memory, or an interrupt, is none of the argument's faults.
+    let array = numpy.call_method1("asarray", (object,)).map_err(|error| {
+        let py = object.py();
+        let is_ordinary = error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py);
+        if is_ordinary { not_integers(object, argument) } else { Failure::from(error) }
+    })?;
     from_array(array.cast::<PyUntypedArray>().map_err(|_| not_integers(object, argument))?, argument)
+}
+
+/// Whether an array carries a mask, as `numpy.ma` has them; a plain array answers at once.
+fn is_masked(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if array.get_type().is(PyUntypedArray::type_object(array.py())) {
+        return Ok(false);
+    }
+    array.hasattr(intern!(array.py(), "mask"))
+}
+
+/// One time or other real number; one that no float holds is a `RequestError`.
+pub(crate) fn real(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<f64> {
+    object.extract::<f64>().map_err(|error| {
+        let wide = error.is_instance_of::<PyOverflowError>(object.py());
+        if wide { Failure::request(argument, "is beyond every float") } else { error.into() }
+    })
 }
 
 /// One integer of 64 bits; what has no index is a `TypeError`, what is wider a `RequestError`.
 pub(crate) fn integer(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<i64> {
     object.extract::<i64>().map_err(|error| {
-        let wide = error.is_instance_of::<pyo3::exceptions::PyOverflowError>(object.py());
+        let wide = error.is_instance_of::<PyOverflowError>(object.py());
         if wide { Failure::request(argument, "does not fit in 64 bits") } else { error.into() }
     })
 }

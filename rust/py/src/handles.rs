@@ -1,6 +1,6 @@
 //! Handles in: Python ints to the core's typed ids. What is no int is a `TypeError`; what is no handle says so.
 
-use octavo_core::{Handle, RequestId, SequenceId};
+use octavo_core::{Handle, PinId, RequestId, SequenceId};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
@@ -15,6 +15,11 @@ pub(crate) fn sequence(object: &Bound<'_, PyAny>) -> Outcome<SequenceId> {
 /// The request that `object` names.
 pub(crate) fn request(object: &Bound<'_, PyAny>) -> Outcome<RequestId> {
     read(object, RequestId::from_raw)
+}
+
+/// The pin that `object` names.
+pub(crate) fn pin(object: &Bound<'_, PyAny>) -> Outcome<PinId> {
+    read(object, PinId::from_raw)
 }
 
 /// The request or sequence that `object` names.

@@ -20,7 +20,8 @@ type Csr<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>, Bound<'py
 /// Gives out KV memory in blocks, shared by reference and copied on write, and keeps computed prefixes.
 ///
 /// It stores computed tokens only: `open` adopts what is cached, `reserve` makes room, `advance` tells what was
-/// computed. A call that raises changed nothing. Handles are plain ints.
+/// computed. A call that raises changed nothing. Handles are plain ints, and mean something only to the object that gave
+/// them out: another object takes them for its own, or for unknown ones.
 #[pyclass(frozen, name = "KVCache", module = "octavo._core")]
 pub(crate) struct PyKvCache {
     cache: Mutex<KvCache>,
@@ -46,6 +47,13 @@ impl PyKvCache {
             }
         }
         Ok((cache, arguments?))
+    }
+}
+
+fn granted(room: Room) -> Outcome<()> {
+    match room {
+        Room::Granted => Ok(()),
+        Room::Short { needed, available } => Err(Failure::OutOfBlocks { needed, available }),
     }
 }
 
@@ -91,10 +99,7 @@ impl PyKvCache {
     fn reserve(&self, seq: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::sequence(seq)?;
         let (mut cache, num_tokens) = self.checked(seq.py(), &[id], arrays::count(num_tokens, "num_tokens"))?;
-        match cache.reserve(id, num_tokens)? {
-            Room::Granted => Ok(()),
-            Room::Short { needed, available } => Err(Failure::OutOfBlocks { needed, available }),
-        }
+        granted(cache.reserve(id, num_tokens)?)
     }
 
     /// Whether `reserve` would succeed.
@@ -141,6 +146,117 @@ impl PyKvCache {
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.match_prefix(&tokens, &identity)?)
+    }
+
+    /// Opens a sequence for each of `prompts`, all under one identity. Returns their handles, int64[n].
+    ///
+    /// As `open` called for one after the other, in one call; a prompt that is refused leaves none of them open.
+    ///
+    /// Args:
+    ///     prompts: A list or tuple of token ids.
+    ///     salt: As for `open`, for all of them.
+    ///     `extra_keys`: As for `open`, for all of them.
+    #[pyo3(
+        signature = (prompts, *, salt=Given(None), extra_keys=Given(None)),
+        text_signature = "($self, prompts, *, salt=b'', extra_keys=())"
+    )]
+    fn open_many<'py>(
+        &self,
+        prompts: &Bound<'py, PyAny>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+    ) -> Outcome<Bound<'py, PyArray1<i64>>> {
+        let py = prompts.py();
+        let prompts = arrays::prompts(prompts)?;
+        let identity = identity(&salt, &extra_keys)?;
+        let slices: Vec<&[i32]> = prompts.iter().map(|tokens| &**tokens).collect();
+        let opened = self.lock(py)?.open_many(&slices, &identity)?;
+        Ok(PyArray1::from_vec(py, opened.iter().map(|seq| seq.raw()).collect()))
+    }
+
+    /// How many tokens of each of `prompts` are cached, int64[n]; changes nothing.
+    #[pyo3(
+        signature = (prompts, *, salt=Given(None), extra_keys=Given(None)),
+        text_signature = "($self, prompts, *, salt=b'', extra_keys=())"
+    )]
+    fn match_many<'py>(
+        &self,
+        prompts: &Bound<'py, PyAny>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+    ) -> Outcome<Bound<'py, PyArray1<i64>>> {
+        let py = prompts.py();
+        let prompts = arrays::prompts(prompts)?;
+        let identity = identity(&salt, &extra_keys)?;
+        let slices: Vec<&[i32]> = prompts.iter().map(|tokens| &**tokens).collect();
+        let hits = self.lock(py)?.match_many(&slices, &identity)?;
+        Ok(PyArray1::from_vec(py, hits.iter().map(|&hit| hit.cast_signed() as i64).collect()))
+    }
+
+    /// Makes room in each of `seqs`, for as many tokens in all as `num_tokens` says: in all of them or in none.
+    ///
+    /// Raises:
+    ///     `OutOfBlocks`: `needed` is what all of them need, `available` what there was before the first.
+    fn reserve_many(&self, seqs: &Bound<'_, PyAny>, num_tokens: &Bound<'_, PyAny>) -> Outcome<()> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        let (mut cache, num_tokens) = self.checked(py, &seqs, arrays::counts(num_tokens, "num_tokens"))?;
+        granted(cache.reserve_many(&seqs, &num_tokens)?)
+    }
+
+    /// These tokens were computed and accepted: `counts[i]` of them, in order, are those of `seqs[i]`. All or nothing.
+    fn advance_many(
+        &self,
+        seqs: &Bound<'_, PyAny>,
+        tokens: &Bound<'_, PyAny>,
+        counts: &Bound<'_, PyAny>,
+    ) -> Outcome<()> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        let numbers = arrays::tokens(tokens, "tokens").and_then(|all| Ok((all, arrays::counts(counts, "counts")?)));
+        let (mut cache, (tokens, counts)) = self.checked(py, &seqs, numbers)?;
+        Ok(cache.advance_many(&seqs, &tokens, &counts)?)
+    }
+
+    /// Releases `seqs` in their order, each tail first: all of them or none.
+    fn close_many(&self, seqs: &Bound<'_, PyAny>) -> Outcome<()> {
+        let py = seqs.py();
+        let seqs = handles::sequences(seqs)?;
+        Ok(self.lock(py)?.close_many(&seqs)?)
+    }
+
+    /// Holds every full cached block of the prefix that `tokens` and it have in common, and returns a pin.
+    ///
+    /// With nothing cached it is an empty pin. Looked-up counters do not count it.
+    ///
+    /// Args:
+    ///     tokens: Token ids.
+    ///     salt: As for `open`.
+    ///     `extra_keys`: As for `open`.
+    ///     expires: `k` releases the pin with the k-th `begin_step` from now, and its handle is stale then; None keeps
+    ///         it until `unpin`.
+    #[pyo3(
+        signature = (tokens, *, salt=Given(None), extra_keys=Given(None), expires=None),
+        text_signature = "($self, tokens, *, salt=b'', extra_keys=(), expires=None)"
+    )]
+    fn pin(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+        expires: Option<Bound<'_, PyAny>>,
+    ) -> Outcome<i64> {
+        let py = tokens.py();
+        let tokens = arrays::tokens(tokens, "tokens")?;
+        let identity = identity(&salt, &extra_keys)?;
+        let expires = expires.map(|steps| arrays::count(&steps, "expires")).transpose()?;
+        Ok(self.lock(py)?.pin(&tokens, &identity, expires.map(|steps| steps as u64))?.raw())
+    }
+
+    /// Lets the blocks of `pin` go, tail first; one that has expired is stale.
+    fn unpin(&self, pin: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::pin(pin)?;
+        Ok(self.lock(pin.py())?.unpin(id)?)
     }
 
     /// The block ids of `seq` in order, int32.
@@ -221,6 +337,12 @@ impl PyKvCache {
     /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a step is open.
     fn clear(&self, py: Python<'_>) -> Outcome<bool> {
         Ok(self.lock(py)?.clear())
+    }
+
+    /// Makes every older block unfindable. Running sequences keep theirs and publish nothing from now on; pins keep theirs.
+    fn new_epoch(&self, py: Python<'_>) -> Outcome<()> {
+        self.lock(py)?.new_epoch();
+        Ok(())
     }
 
     /// Exact numbers, derived from the state.

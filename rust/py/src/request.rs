@@ -37,8 +37,8 @@ impl Keywords<'_> {
         request.max_tokens = arrays::count(&self.max_tokens, "max_tokens")?;
         request.min_tokens = self.min_tokens.read(0, |value| arrays::count(value, "min_tokens"))?;
         request.priority = self.priority.read(0, |value| arrays::integer(value, "priority"))?;
-        request.deadline = self.deadline.as_ref().map(PyAnyMethods::extract).transpose()?;
-        request.arrival = self.arrival.as_ref().map(PyAnyMethods::extract).transpose()?;
+        request.deadline = self.deadline.as_ref().map(|time| arrays::real(time, "deadline")).transpose()?;
+        request.arrival = self.arrival.as_ref().map(|time| arrays::real(time, "arrival")).transpose()?;
         request.prompt = arrays::tokens(prompt, "prompt")?.into_vec();
         request.key = self.key(request.prompt.len())?;
         Ok(request)
@@ -179,7 +179,7 @@ fn times(object: Option<&Bound<'_, PyAny>>, argument: &str, len: usize) -> Outco
         Some(row) if is_row(row) => {
             Column::each(row.try_iter()?.enumerate().map(time).collect::<Outcome<_>>()?, argument, len)
         }
-        Some(value) => Ok(Column::All(Some(value.extract()?))),
+        Some(value) => Ok(Column::All(Some(arrays::real(value, argument)?))),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::stats::SchedulerStats;
 /// Decides what every step runs, on which blocks.
 ///
 /// `add` and `abort` may be called from any thread; `step` and `commit` from one. A call that raises changed nothing.
+/// Handles are plain ints, and mean something only to the object that gave them out.
 #[pyclass(frozen, name = "Scheduler", module = "octavo._core")]
 pub(crate) struct PyScheduler {
     state: Mutex<State>,
@@ -219,7 +220,8 @@ impl PyScheduler {
     }
 
     /// Decides the next step; None where nothing can run before a commit or an `add`.
-    fn step(slf: &Bound<'_, Self>, now: f64) -> Outcome<Option<PyStepPlan>> {
+    fn step(slf: &Bound<'_, Self>, now: &Bound<'_, PyAny>) -> Outcome<Option<PyStepPlan>> {
+        let now = arrays::real(now, "now")?;
         let mut state = slf.get().lock(slf.py())?;
         let State { scheduler, ring } = &mut *state;
         let Some(buffer) = free_buffer(ring) else {

@@ -37,18 +37,32 @@ class CacheMachine(RuleBasedStateMachine):
     hashing: ClassVar[dict[str, int]] = {}
 
     @initialize(
-        num_blocks=POOLS,
-        block_size=BLOCK_SIZES,
+        shape=st.tuples(POOLS, BLOCK_SIZES),
         caching=st.integers(0, 9),
         hash_seed=HASH_SEEDS,
+        null=st.integers(0, 4),
         prompts=st.lists(token_lists(9, min_size=1), max_size=4),
     )
     def build(
-        self, num_blocks: int, block_size: int, caching: int, hash_seed: int, prompts: list[Any]
+        self,
+        shape: tuple[int, int],
+        caching: int,
+        hash_seed: int,
+        null: int,
+        prompts: list[Any],
     ) -> None:
+        num_blocks, block_size = shape
+        has_null = null == 1 and num_blocks > 1
         self.num_blocks, self.block_size = num_blocks, block_size
         options = {"hash_seed": hash_seed} | self.hashing
-        self.pair = CachePair(num_blocks, block_size, prefix_caching=caching > 0, **options)
+        self.pair = CachePair(
+            num_blocks,
+            block_size,
+            prefix_caching=caching > 0,
+            reserve_null_block=has_null,
+            **options,
+        )
+        self.num_usable = num_blocks - has_null
         self.steps: list[int] = []
         for prompt in prompts:
             self.open(prompt, {}, 1)
@@ -115,6 +129,47 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(pick=PICK)
     def close(self, pick: int) -> None:
         assert self.pair.close(self.seq(pick)) is None
+
+    @rule(picks=st.lists(PICK, max_size=4), tokens=st.lists(token_lists(4), max_size=4))
+    def grow_many(self, picks: list[int], tokens: list[Any]) -> None:
+        """Sometimes one sequence twice, sometimes lists that do not fit each other."""
+        seqs = [self.seq(pick) for pick in picks]
+        parts = [list(map(int, part)) for part in tokens]
+        counts = list(map(len, parts))
+        lengths = [
+            self.pair.real.num_computed(seq) + count
+            for seq, count in zip(seqs, counts, strict=False)
+        ]
+        self.pair.many("reserve", seqs, lengths)
+        self.pair.many("advance", seqs, [token for part in parts for token in part], counts)
+
+    @rule(
+        prompts=st.lists(token_lists(9), max_size=3),
+        identity=IDENTITIES,
+        closed=st.lists(PICK, max_size=3),
+    )
+    def open_and_close_many(self, prompts: list[Any], identity: Any, closed: list[int]) -> None:
+        if self.pair.live:
+            self.pair.many("close", [self.seq(pick) for pick in closed])
+        room = MAX_LIVE - len(self.pair.live)
+        self.pair.open_many(prompts[: max(0, room)], **identity)
+
+    @rule(pick=PICK, length=st.integers(0, 12), expires=st.sampled_from([None, 1, 2, 0]))
+    def pin(self, pick: int, length: int, expires: int | None) -> None:
+        tokens = self.pair.twin.alive[self.pair.names.twin_of(self.seq(pick))].tokens
+        error = self.pair.pin(tokens[:length], expires=expires)
+        assert (error is None) == (expires != 0)
+
+    @rule(pick=PICK)
+    def unpin(self, pick: int) -> None:
+        if self.pair.pins:
+            error = self.pair.unpin(pick)
+            assert error is None or isinstance(error, StaleHandleError)
+
+    @rule(chance=st.integers(0, 3))
+    def new_epoch(self, chance: int) -> None:
+        if chance == 1:
+            self.pair.whole("new_epoch")
 
     # --- steps, memory work, looks -----------------------------------------------------------
 
@@ -208,6 +263,8 @@ class CacheMachine(RuleBasedStateMachine):
         while self.pair.live:
             self.pair.close(self.pair.live[-1])
         self.take_ops()
+        for pick in range(len(self.pair.pins)):
+            self.pair.unpin(pick)
         while self.steps:
             self.pair.whole("end_step", self.steps.pop(0))
         stats = self.pair.real.stats()
@@ -216,7 +273,7 @@ class CacheMachine(RuleBasedStateMachine):
                 event(f"some {name}")
         assert stats.available == stats.usable, "at idle every block is available"
         assert self.pair.whole("clear").value
-        assert self.pair.real.stats().blank == self.num_blocks
+        assert self.pair.real.stats().blank == self.num_usable
 
 
 class CollidingCacheMachine(CacheMachine):

@@ -23,14 +23,24 @@ if TYPE_CHECKING:
 
 class CachePair:
     def __init__(
-        self, num_blocks: int, block_size: int, *, prefix_caching: bool = True, **hashing: int
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool = True,
+        reserve_null_block: bool = False,
+        **hashing: int,
     ) -> None:
-        options: dict[str, Any] = {"prefix_caching": prefix_caching}
+        options: dict[str, Any] = {
+            "prefix_caching": prefix_caching,
+            "reserve_null_block": reserve_null_block,
+        }
         self.real = octavo.KVCache(num_blocks, block_size, **options, **hashing)
         self.twin = NaiveCache(num_blocks, block_size, **options)
         self.names = Names()
         self.live: list[int] = []  # real handles
         self.dead: list[int] = []
+        self.pins: list[tuple[int, int]] = []  # the real handle, the twin's
         self.state = self.snapshot()
 
     # --- calls -------------------------------------------------------------------------------
@@ -74,6 +84,39 @@ class CachePair:
         real = result_of(getattr(self.real, call), *arguments, **options)
         plain = [as_list(argument) for argument in arguments]
         return self._compare(real, result_of(getattr(self.twin, call), *plain, **options))
+
+    def many(self, call: str, seqs: list[int], *arguments: Any) -> OctavoError | None:
+        """A call that changes several sequences, or none."""
+        real = result_of(getattr(self.real, f"{call}_many"), seqs, *arguments)
+        twins = [self.names.twin_of(seq) for seq in seqs]
+        twin = result_of(getattr(self.twin, f"{call}_many"), twins, *arguments)
+        if real.error is None and call == "close":
+            self.live = [seq for seq in self.live if seq not in seqs]
+            self.dead += seqs
+        return self._settle(real, twin)
+
+    def open_many(self, prompts: list[Any], **identity: Any) -> None:
+        plain = [as_list(tokens) for tokens in prompts]
+        hits = as_list(self.real.match_many(prompts, **identity))
+        assert hits == self.twin.match_many(plain, **identity)
+        real = as_list(self.real.open_many(prompts, **identity))
+        for one, other in zip(real, self.twin.open_many(plain, **identity), strict=True):
+            self.names.add(one, other)
+            self.live.append(one)
+        assert [self.real.num_computed(seq) for seq in real] >= hits
+        self.check()
+
+    def pin(self, tokens: Any, **options: Any) -> OctavoError | None:
+        real = result_of(self.real.pin, tokens, **options)
+        twin = result_of(self.twin.pin, as_list(tokens), **options)
+        if real.error is None:
+            self.pins.append((real.value, twin.value))
+        return self._settle(real, twin)
+
+    def unpin(self, pick: int) -> OctavoError | None:
+        """Lets a pin go, or one that has gone."""
+        real, twin = self.pins[pick % len(self.pins)]
+        return self._settle(result_of(self.real.unpin, real), result_of(self.twin.unpin, twin))
 
     def take_ops(self) -> list[list[int]]:
         ops = self.real.take_ops()

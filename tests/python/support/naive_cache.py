@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +28,38 @@ class _Sequence:
     table: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # the computed ones
     reserved: int = 0
+    epoch: int = 0  # it publishes while this is the cache's
 
     @property
     def computed(self) -> int:
         return len(self.tokens)
 
 
+@dataclass
+class _Pin:
+    blocks: list[int]
+    expires: int | None  # in how many steps from now
+
+
 class NaiveCache:
     """Handles are 1, 2, 3 … and never given twice."""
 
     def __init__(
-        self, num_blocks: int, block_size: int = 16, *, prefix_caching: bool = True
+        self,
+        num_blocks: int,
+        block_size: int = 16,
+        *,
+        prefix_caching: bool = True,
+        reserve_null_block: bool = False,
     ) -> None:
-        self.pool = NaivePool(num_blocks, block_size)
+        self.pool = NaivePool(num_blocks, block_size, first=int(reserve_null_block))
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.alive: dict[int, _Sequence] = {}
         self.num_issued = 0
+        self.pins: dict[int, _Pin] = {}
+        self.num_pins = 0
+        self.epoch = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
 
@@ -61,7 +77,7 @@ class NaiveCache:
         if self.prefix_caching:
             self.prefix_queries += len(prompt)
             self.prefix_hits += length
-        return self._issue(_Sequence(identity, hit, prompt[:length], length))
+        return self._issue(_Sequence(identity, hit, prompt[:length], length, self.epoch))
 
     def match(
         self, tokens: Sequence[int], *, salt: bytes = b"", extra_keys: Sequence[Any] = ()
@@ -99,7 +115,7 @@ class NaiveCache:
             raise StateError("advance beyond the reservation")
         full_before = sequence.computed // self.block_size
         sequence.tokens += added
-        if not self.prefix_caching:
+        if not self.prefix_caching or sequence.epoch != self.epoch:
             return
         for index in range(full_before, sequence.computed // self.block_size):
             history = sequence.identity.history(sequence.tokens, index + 1, self.block_size)
@@ -120,12 +136,96 @@ class NaiveCache:
         for number in parent.table:
             self.pool.claim(number)
         return self._issue(
-            _Sequence(parent.identity, list(parent.table), list(parent.tokens), parent.reserved)
+            _Sequence(
+                parent.identity,
+                list(parent.table),
+                list(parent.tokens),
+                parent.reserved,
+                parent.epoch,
+            )
         )
 
     def close(self, seq: int) -> None:
         self.pool.release_table(self._sequence(seq).table)
         del self.alive[seq]
+
+    # --- many at once ------------------------------------------------------------------------
+
+    def open_many(self, prompts: Sequence[Any], **identity: Any) -> list[int]:
+        for index, tokens in enumerate(prompts):
+            checked_tokens(f"prompts[{index}]", tokens)
+        return [self.open(tokens, **identity) for tokens in prompts]
+
+    def match_many(self, prompts: Sequence[Any], **identity: Any) -> list[int]:
+        for index, tokens in enumerate(prompts):
+            checked_tokens(f"prompts[{index}]", tokens)
+        return [self.match(tokens, **identity) for tokens in prompts]
+
+    def reserve_many(self, seqs: Sequence[int], num_tokens: Sequence[int]) -> None:
+        """What all need is tried on a copy of everything, in which blocks are never short."""
+        self._check_seqs(seqs, "num_tokens", num_tokens)
+        trial = copy.deepcopy(self)
+        trial.pool.num_blocks += 1_000
+        needed = 0
+        for seq, length in zip(seqs, num_tokens, strict=True):
+            needed += trial._blocks_needed(trial.alive[seq], length)
+            trial.reserve(seq, length)
+        available = self.pool.available()
+        if needed > available:
+            raise OutOfBlocks(needed, available)
+        for seq, length in zip(seqs, num_tokens, strict=True):
+            self.reserve(seq, length)
+
+    def advance_many(
+        self, seqs: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        self._check_seqs(seqs, "counts", counts)
+        if sum(counts) != len(tokens):
+            raise RequestError("counts", "do not add up to the tokens")
+        checked_tokens("tokens", tokens)
+        ends = [sum(counts[: index + 1]) for index in range(len(counts))]
+        parts = [tokens[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        for seq, count in zip(seqs, counts, strict=True):
+            if self.alive[seq].computed + count > self.alive[seq].reserved:
+                raise StateError("advance beyond a reservation")
+        for seq, part in zip(seqs, parts, strict=True):
+            self.advance(seq, part)
+
+    def close_many(self, seqs: Sequence[int]) -> None:
+        self._check_seqs(seqs, "seqs", seqs)
+        for seq in seqs:
+            self.close(seq)
+
+    # --- pins and epochs ---------------------------------------------------------------------
+
+    def pin(
+        self,
+        tokens: Sequence[int],
+        *,
+        salt: bytes = b"",
+        extra_keys: Sequence[Any] = (),
+        expires: int | None = None,
+    ) -> int:
+        prompt = checked_tokens("tokens", tokens)
+        identity = checked_identity(salt, extra_keys)
+        if expires is not None and expires < 1:
+            raise RequestError("expires", "is less than one step")
+        limit = len(prompt) // self.block_size if self.prefix_caching else 0
+        blocks = self.pool.longest_hit(identity, prompt, limit)
+        for number in blocks:
+            self.pool.pin(number)
+        self.num_pins += 1
+        self.pins[self.num_pins] = _Pin(blocks, expires)
+        return self.num_pins
+
+    def unpin(self, pin: int) -> None:
+        if pin not in self.pins:
+            raise StaleHandleError(pin) if 1 <= pin <= self.num_pins else UnknownHandleError(pin)
+        self.pool.release_pin(self.pins.pop(pin).blocks)
+
+    def new_epoch(self) -> None:
+        self.epoch += 1
+        self.pool.new_epoch()
 
     # --- arrays ------------------------------------------------------------------------------
 
@@ -164,6 +264,11 @@ class NaiveCache:
     # --- the whole ---------------------------------------------------------------------------
 
     def begin_step(self) -> int:
+        for number, pin in list(self.pins.items()):
+            if pin.expires is not None:
+                pin.expires -= 1
+                if pin.expires == 0:
+                    self.unpin(number)
         return self.pool.begin_step()
 
     def end_step(self, step: int) -> None:
@@ -186,7 +291,11 @@ class NaiveCache:
         return draw(self.pool, [(sequence.computed, sequence.table) for sequence in named])
 
     def audit(self) -> None:
-        check_pool(self.pool, [sequence.table for sequence in self.alive.values()])
+        check_pool(
+            self.pool,
+            [sequence.table for sequence in self.alive.values()],
+            [pin.blocks for pin in self.pins.values()],
+        )
         for sequence in self.alive.values():
             assert sequence.computed <= sequence.reserved
             assert len(sequence.table) == _ceil(sequence.reserved, self.block_size)
@@ -198,6 +307,14 @@ class NaiveCache:
         self.num_issued += 1
         self.alive[self.num_issued] = sequence
         return self.num_issued
+
+    def _check_seqs(self, seqs: Sequence[int], name: str, values: Sequence[int]) -> None:
+        for seq in seqs:
+            self._sequence(seq)
+        if len(set(seqs)) < len(seqs):
+            raise RequestError("seqs", "names a sequence twice")
+        if len(values) != len(seqs):
+            raise RequestError(name, "has another length than seqs")
 
     def _sequence(self, seq: int) -> _Sequence:
         if seq in self.alive:
@@ -278,7 +395,7 @@ class NaiveCache:
 def pool_stats(pool: NaivePool) -> dict[str, int]:
     return {
         "num_blocks": pool.num_blocks,
-        "usable": pool.num_blocks,
+        "usable": pool.usable(),
         "blank": pool.num_blank(),
         "cached": len(pool.recency),
         "held": sum(block.count > 0 for block in pool.blocks.values()),

@@ -36,8 +36,8 @@ def draw(pool: NaivePool, named: Sequence[tuple[int, list[int]]]) -> str:
 
 
 def _mark(pool: NaivePool, named: Sequence[tuple[int, list[int]]], number: int) -> str:
-    if number in pool.fenced:
-        return "~"
+    if number < pool.first or number in pool.fenced:
+        return "0" if number < pool.first else "~"
     if number in pool.recency:
         return "="
     if number in pool.stack or number not in pool.blocks:

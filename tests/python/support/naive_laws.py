@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from support.naive_pool import NaivePool
 
 
-def check_pool(pool: NaivePool, tables: Iterable[list[int]]) -> None:
+def check_pool(
+    pool: NaivePool, tables: Iterable[list[int]], pins: Iterable[list[int]] = ()
+) -> None:
     _check_conservation(pool)
-    _check_counts(pool, list(tables))
+    _check_counts(pool, list(tables), list(pins))
     _check_reachable(pool)
     _check_copies(pool)
 
@@ -22,8 +24,9 @@ def _check_conservation(pool: NaivePool) -> None:
     """L1: every block that was ever given out is blank, cached, fenced or held, and only one."""
     held = [number for number, block in pool.blocks.items() if block.count > 0]
     assert sorted([*pool.stack, *pool.recency, *pool.fenced, *held]) == sorted(pool.blocks), "L1"
-    assert sorted(pool.blocks) == list(range(len(pool.blocks))), "L1: ids are dense"
-    assert len(pool.blocks) <= pool.num_blocks, "L1"
+    given = range(pool.first, pool.first + len(pool.blocks))
+    assert sorted(pool.blocks) == list(given), "L1: ids are dense"
+    assert len(pool.blocks) <= pool.usable(), "L1"
     for number, block in pool.blocks.items():
         assert (block.fence is not None) == (number in pool.fenced), "L1: fences"
         if number in pool.recency:
@@ -34,8 +37,9 @@ def _check_conservation(pool: NaivePool) -> None:
             assert block.history is None, "L4: a block given away is not findable"
 
 
-def _check_counts(pool: NaivePool, tables: list[list[int]]) -> None:
-    """L2: a block's counts are the table entries that name it and the copies that read it."""
+def _check_counts(pool: NaivePool, tables: list[list[int]], pins: list[list[int]]) -> None:
+    """L2: a block's counts are the table entries, the copies that read it, and the pins."""
+    pinned = Counter(number for pin in pins for number in pin)
     named = Counter(number for table in tables for number in table)
     read = Counter(copy.source for copy in pool.pending)
     for table in tables:
@@ -43,6 +47,7 @@ def _check_counts(pool: NaivePool, tables: list[list[int]]) -> None:
     for number, block in pool.blocks.items():
         assert block.tables == named[number], "L2: table entries"
         assert block.copies == read[number], "L2: copies"
+        assert block.pins == pinned[number], "L2: pins"
 
 
 def _check_reachable(pool: NaivePool) -> None:
@@ -67,8 +72,15 @@ def _check_reachable(pool: NaivePool) -> None:
 
 
 def _check_held_child_waits(pool: NaivePool, child: int, parent: int) -> None:
-    """L6: a cached parent of a block that a copy still reads waits for that copy's step."""
+    """L6: a cached parent of a block that a copy still reads waits for that copy's step.
+
+    Or for a sibling: the cached target of a copy that was not taken.
+    """
     assert pool.blocks[child].tables == 0, "L6: a table holds a child but not its parent"
+    targets = [copy.target for copy in pool.pending if copy.source == child and not copy.taken]
+    cached = [pool.recency.index(target) for target in targets if target in pool.recency]
+    if cached and min(cached) < pool.recency.index(parent):
+        return
     steps = [copy.step for copy in pool.pending if copy.source == child]
     assert (pool.blocks[parent].guard or 0) >= max(step or 0 for step in steps), "L6: read child"
 

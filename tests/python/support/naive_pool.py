@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Block:
-    """One block. `tables` and `copies` count who holds it; nobody does when both are 0."""
+    """One block. `tables`, `copies` and `pins` count who holds it; nobody does when all are 0."""
 
     tables: int = 0
     copies: int = 0
+    pins: int = 0
     history: History | None = None  # set while the block is findable
     guard: int | None = None  # cached, but not to be evicted before this step ends
     fence: int | None = None  # freed, but not to be given out before this step ends
 
     @property
     def count(self) -> int:
-        return self.tables + self.copies
+        return self.tables + self.copies + self.pins
 
 
 @dataclass(eq=False)
@@ -38,8 +39,9 @@ class Copy:
 class NaivePool:
     """Lists and linear scans; every rule in the order in which the specification tells it."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, first: int = 0) -> None:
         self.num_blocks = num_blocks
+        self.first = first  # the lowest block that is given out
         self.block_size = block_size
         self.blocks: dict[int, Block] = {}
         self.stack: list[int] = []  # blank blocks that were used before
@@ -55,8 +57,11 @@ class NaivePool:
 
     # --- what there is -----------------------------------------------------------------------
 
+    def usable(self) -> int:
+        return self.num_blocks - self.first
+
     def num_blank(self) -> int:
-        return len(self.stack) + self.num_blocks - len(self.blocks)
+        return len(self.stack) + self.usable() - len(self.blocks)
 
     def evictable(self) -> list[int]:
         return [block for block in self.recency if self.blocks[block].guard is None]
@@ -104,22 +109,31 @@ class NaivePool:
     def _allocate_one(self) -> int:
         if self.stack:
             number = self.stack.pop()
-        elif len(self.blocks) < self.num_blocks:
-            number = len(self.blocks)
+        elif len(self.blocks) < self.usable():
+            number = self.first + len(self.blocks)
         else:
             number = self.evictable()[0]
             self.recency.remove(number)
             self.evicted_blocks += 1
+            self.blocks[number] = Block()
+            self._drop_copy_to(number, evicted=True)
         self.blocks[number] = Block(tables=1)
         return number
 
     def claim(self, number: int) -> None:
         """One more table names this block."""
+        self._wake(number)
+        self.blocks[number].tables += 1
+
+    def pin(self, number: int) -> None:
+        self._wake(number)
+        self.blocks[number].pins += 1
+
+    def _wake(self, number: int) -> None:
         block = self.blocks[number]
         if block.count == 0:
             self.recency.remove(number)
             block.guard = None
-        block.tables += 1
 
     # --- taking back -------------------------------------------------------------------------
 
@@ -132,41 +146,76 @@ class NaivePool:
         self.blocks[number].tables -= 1
         self._let_go(number)
 
+    def release_pin(self, numbers: list[int]) -> None:
+        for number in reversed(numbers):
+            self.blocks[number].pins -= 1
+            self._let_go(number)
+
     def _release_source(self, number: int) -> None:
-        block = self.blocks[number]
-        block.copies -= 1
+        self.blocks[number].copies -= 1
         self._let_go(number)
-        if block.count > 0 or block.history is None:
-            return
-        # It became cached, perhaps after its ancestors did: they go behind it, and wait with it.
-        history = block.history.parent(self.block_size)
-        while history is not None:
-            ancestor = self.find(history)
-            if ancestor is None or self.blocks[ancestor].count > 0:
-                return
+        if number in self.recency:
+            # It became cached, perhaps after its ancestors did: they go behind it.
+            self._renew_ancestors(number)
+
+    def _renew_ancestors(self, number: int) -> None:
+        for ancestor in self._cached_ancestors(number):
             self.recency.remove(ancestor)
             self.recency.append(ancestor)
-            self.blocks[ancestor].guard = block.guard
+            self.blocks[ancestor].guard = self.newest_step()
+
+    def _cached_ancestors(self, number: int) -> list[int]:
+        """The parent, its parent, and so on up to the first that somebody holds."""
+        ancestors: list[int] = []
+        history = self.blocks[number].history
+        while history is not None:
             history = history.parent(self.block_size)
+            ancestor = None if history is None else self.find(history)
+            if ancestor is None or self.blocks[ancestor].count > 0:
+                break
+            ancestors.append(ancestor)
+        return ancestors
+
+    def _release_source_of_evicted(self, number: int) -> None:
+        """Nothing that could be evicted before may have to wait after this."""
+        ancestors = self._cached_ancestors(number)
+        waits = not ancestors or self.blocks[ancestors[0]].guard is not None
+        if waits or self.blocks[number].count > 1:
+            self._release_source(number)
+            return
+        self.blocks[number].copies -= 1
+        for moved in (number, *ancestors):
+            if self.blocks[moved].guard is not None:
+                break
+            if moved in self.recency:
+                self.recency.remove(moved)
+            self.recency.insert(len(self.evictable()), moved)
+
+    def _drop_copy_to(self, number: int, *, evicted: bool) -> None:
+        """A copy that was not taken is dropped when its target's content is lost."""
+        dropped = self.untaken_copy_to(number)
+        if dropped is not None:
+            self.pending.remove(dropped)
+            release = self._release_source_of_evicted if evicted else self._release_source
+            release(dropped.source)
 
     def _let_go(self, number: int) -> None:
         block = self.blocks[number]
         assert block.tables >= 0
         assert block.copies >= 0
+        assert block.pins >= 0
         if block.count > 0:
             return
         if block.history is not None:
             self.recency.append(number)
             block.guard = self.newest_step()
-        elif self.open_steps:
+            return
+        if self.open_steps:
             self.fenced.append(number)
             block.fence = self.newest_step()
         else:
             self.stack.append(number)
-        dropped = self.untaken_copy_to(number)
-        if dropped is not None:
-            self.pending.remove(dropped)
-            self._release_source(dropped.source)
+        self._drop_copy_to(number, evicted=False)
 
     # --- publishing --------------------------------------------------------------------------
 
@@ -189,8 +238,10 @@ class NaivePool:
         block = self.blocks[number]
         if block.history is not None:
             return block.count == 1 and not self.has_child(number)
-        return block.tables == 1 and all(
-            copy.num_tokens <= offset for copy in self.pending if copy.source == number
+        return (
+            block.tables == 1
+            and block.pins == 0
+            and all(copy.num_tokens <= offset for copy in self.pending if copy.source == number)
         )
 
     def source_of_copy(self, number: int, num_tokens: int) -> int:
@@ -218,6 +269,8 @@ class NaivePool:
             copy.taken = True
             if copy.step not in self.open_steps:
                 copy.step = self.newest_step()
+            if copy.step is not None:
+                self._renew_ancestors(copy.source)
         self._end_copies([copy for copy in taken if copy.step is None])
         return taken
 
@@ -246,6 +299,21 @@ class NaivePool:
             if self.blocks[number].guard == step:
                 self.blocks[number].guard = None
         self._end_copies([copy for copy in self.pending if copy.taken and copy.step == step])
+
+    def new_epoch(self) -> None:
+        """Nothing is findable any more; what is cached is blank, or fenced if it was guarded."""
+        for block in self.blocks.values():
+            block.history = None
+        cached, self.recency = self.recency, []
+        for number in cached:
+            block = self.blocks[number]
+            if block.guard is None:
+                self.stack.append(number)
+            else:
+                block.guard, block.fence = None, self.newest_step()
+                self.fenced.append(number)
+        for number in cached:
+            self._drop_copy_to(number, evicted=False)
 
     def clear(self) -> bool:
         if self.open_steps or any(

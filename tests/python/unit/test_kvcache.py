@@ -345,7 +345,6 @@ def test_advance_without_room_is_a_state_error(cache):
         ("prefix_caching", 1),
         ("partial_hits", True),
         ("dedupe", False),
-        ("reserve_null_block", True),
         ("eviction", "fifo"),
         ("eviction", 3),
         ("hash_seed", -1),
@@ -377,4 +376,79 @@ def test_colliding_hashes_change_nothing_but_their_count():
     assert cache.match(range(7)) == 6
     assert cache.match([9, 9, 9]) == 0
     assert cache.stats().hash_collisions > 0
+    cache.audit()
+
+
+def test_many_prompts_are_opened_or_none(cache):
+    held = cache.stats().sequences
+    with pytest.raises(octavo.RequestError) as caught:
+        cache.open_many([[1, 2], [1, -1]])
+    assert caught.value.argument == "prompts[1]"
+    for wrong in ("ab", np.zeros((2, 2), np.int32), 3):
+        with pytest.raises(octavo.RequestError):
+            cache.open_many(wrong)
+    assert cache.stats().sequences == held
+    seqs = cache.open_many([np.array([1, 2], np.int32), (3,)])
+    assert seqs.dtype == np.int64
+    cache.reserve_many(seqs, [2, 1])
+    with pytest.raises(octavo.RequestError) as caught:
+        cache.advance_many(seqs, [1, 2, 3], [2, 2])
+    assert caught.value.argument == "counts"
+    cache.advance_many(seqs, [1, 2, 3], [2, 1])
+    assert [cache.num_computed(seq) for seq in seqs] == [2, 1]
+    cache.close_many(seqs)
+    with pytest.raises(octavo.StaleHandleError):
+        cache.close_many(seqs)
+
+
+def test_pin_is_no_sequence_and_no_sequence_is_a_pin(cache):
+    pin, seq = cache.pin([1, 2]), cache.open()
+    with pytest.raises(octavo.UnknownHandleError):
+        cache.close(pin)
+    with pytest.raises(octavo.UnknownHandleError):
+        cache.unpin(seq)
+    with pytest.raises(octavo.RequestError) as caught:
+        cache.pin([1, 2], expires=0)
+    assert caught.value.argument == "expires"
+    cache.unpin(pin)
+    with pytest.raises(octavo.StaleHandleError):
+        cache.unpin(pin)
+
+
+def test_null_block_is_never_given_out():
+    cache = octavo.KVCache(4, 2, reserve_null_block=True)
+    seq = cache.open()
+    cache.reserve(seq, 6)
+    assert cache.table(seq).tolist() == [1, 2, 3]
+    with pytest.raises(octavo.OutOfBlocks):
+        cache.reserve(seq, 7)
+    with pytest.raises(octavo.ConfigError) as caught:
+        octavo.KVCache(1, reserve_null_block=True)
+    assert caught.value.field == "num_blocks"
+
+
+def test_masked_array_is_refused(cache):
+    with pytest.raises(octavo.RequestError, match="mask") as caught:
+        cache.open(np.ma.masked_array(np.array([1, 2], np.int32), [True, False]))
+    assert caught.value.argument == "tokens"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_not_the_arguments_fault_passes_through(cache, error):
+    class Hostile:
+        def __array__(self, *_, **__):
+            raise error
+
+    with pytest.raises(error):
+        cache.open(Hostile())
+
+
+def test_a_long_value_costs_once_however_many_blocks_it_touches():
+    keys = [(0, None, "image", bytes(100_000)), *((s, s + 3, "a", b"") for s in range(1_000))]
+    cache = octavo.KVCache(4_000, 1)
+    seq = cache.open(extra_keys=keys)
+    cache.reserve(seq, 3_000)
+    cache.advance(seq, [0] * 3_000)
+    assert cache.match([0] * 3_001, extra_keys=keys) == 3_000
+    assert cache.match([0] * 3_001, extra_keys=keys[1:]) == 0
     cache.audit()

@@ -342,3 +342,14 @@ def test_ten_lines_of_the_contract():
             streamed.append((seq, tokens))
     assert len(streamed) == 256
     assert {seq for seq, _ in streamed} == set(sched.sequences(request))
+
+
+def test_times_that_no_float_holds_are_request_errors():
+    sched = octavo.Scheduler(8)
+    for name in ("deadline", "arrival"):
+        with pytest.raises(octavo.RequestError) as caught:
+            sched.add([1], max_tokens=1, **{name: 10**400})
+        assert caught.value.argument == name
+    with pytest.raises(octavo.RequestError) as caught:
+        sched.step(10**400)
+    assert caught.value.argument == "now"

@@ -42,12 +42,19 @@ fn test_the_ends_of_each_range_are_accepted() {
 }
 
 #[test]
+fn test_a_pool_of_the_null_block_alone_is_refused() {
+    let config = CacheConfig { reserve_null_block: true, ..CacheConfig::new(1) };
+    assert_eq!(refused(&config).field, "num_blocks");
+    let cache = KvCache::new(&CacheConfig { num_blocks: 2, ..config }).unwrap();
+    assert_eq!((cache.stats().num_blocks, cache.stats().usable), (2, 1));
+}
+
+#[test]
 fn test_what_comes_later_is_refused_by_name() {
     let base = CacheConfig::new(4);
     let cases = [
         ("partial_hits", CacheConfig { partial_hits: true, ..base.clone() }),
         ("dedupe", CacheConfig { dedupe: false, ..base.clone() }),
-        ("reserve_null_block", CacheConfig { reserve_null_block: true, ..base.clone() }),
         ("host_blocks", CacheConfig { host_blocks: 1, ..base.clone() }),
         ("disk_blocks", CacheConfig { disk_blocks: 1, ..base.clone() }),
         ("events", CacheConfig { events: true, ..base.clone() }),

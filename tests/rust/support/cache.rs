@@ -29,6 +29,14 @@ pub struct Sequence {
     pub tokens: Vec<i32>,
     pub reserved: usize,
     pub identity: Identity,
+    pub epoch: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Pin {
+    blocks: Vec<i32>,
+    /// How many more steps begin before the one that releases it.
+    expires: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +63,9 @@ pub struct CacheModel {
     /// Live sequences; a closed one leaves `None` behind, so that numbers are never reused.
     sequences: Vec<Option<Sequence>>,
     copies: Vec<Copy>,
+    /// A pin that is gone leaves `None` behind.
+    pins: Vec<Option<Pin>>,
+    epoch: usize,
     pub prefix_queries: usize,
     pub prefix_hits: usize,
     pub num_copies: usize,
@@ -74,6 +85,8 @@ impl CacheModel {
             prefix_caching,
             sequences: Vec::new(),
             copies: Vec::new(),
+            pins: Vec::new(),
+            epoch: 0,
             prefix_queries: 0,
             prefix_hits: 0,
             num_copies: 0,
@@ -112,6 +125,7 @@ impl CacheModel {
             tokens: tokens[..computed].to_vec(),
             reserved: computed,
             identity: identity.clone(),
+            epoch: self.epoch,
         }));
         Ok(self.sequences.len() - 1)
     }
@@ -140,7 +154,7 @@ impl CacheModel {
             self.copy_tail(seq, index);
         }
         for _ in 0..wanted.new_blocks {
-            let block = self.pool.allocate();
+            let block = self.allocate();
             self.live(seq).table.push(block);
         }
         self.live(seq).reserved = num_tokens;
@@ -193,7 +207,9 @@ impl CacheModel {
     /// Whether a write at `offset` and later is seen by one table alone and by no copy.
     fn is_sole_writer(&self, block: i32, offset: usize) -> bool {
         let entries = self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
-        entries.filter(|&&entry| entry == block).count() == 1
+        let is_pinned = self.pins.iter().flatten().any(|pin| pin.blocks.contains(&block));
+        !is_pinned
+            && entries.filter(|&&entry| entry == block).count() == 1
             && self.copies.iter().filter(|copy| copy.src == block).all(|copy| copy.num_tokens <= offset)
     }
 
@@ -206,7 +222,7 @@ impl CacheModel {
         let old = sequence.table[index];
         let num_tokens = sequence.tokens.len() % self.pool.block_size;
         let src = self.untaken_into(old).map_or(old, |copy| copy.src);
-        let dst = self.pool.allocate();
+        let dst = self.allocate();
         self.pool.retain(src);
         let step = self.pool.open_steps.last().copied();
         self.copies.push(Copy { src, dst, num_tokens, step, is_taken: false });
@@ -215,7 +231,18 @@ impl CacheModel {
         self.release(old);
     }
 
-    /// Lets one count go; a copy that was not taken and whose target nobody wants is dropped.
+    /// Gives one block out. A copy that was not taken, and whose cached target this evicts, is dropped.
+    fn allocate(&mut self) -> i32 {
+        let (block, was_evicted) = self.pool.allocate();
+        let owed = self.copies.iter().position(|copy| was_evicted && !copy.is_taken && copy.dst == block);
+        if let Some(at) = owed {
+            let copy = self.copies.remove(at);
+            self.pool.release_source_of_evicted(copy.src);
+        }
+        block
+    }
+
+    /// Lets one count go; a copy that was not taken and whose target is lost is dropped.
     fn release(&mut self, block: i32) {
         if !self.pool.release(block) {
             return;
@@ -244,7 +271,7 @@ impl CacheModel {
         let first = sequence.tokens.len() / block_size;
         self.live(seq).tokens.extend_from_slice(tokens);
         let last = self.live(seq).tokens.len() / block_size;
-        if !self.prefix_caching {
+        if !self.prefix_caching || self.live(seq).epoch != self.epoch {
             return Ok(());
         }
         for index in first..last {
@@ -348,6 +375,8 @@ impl CacheModel {
             }
             if copy.step.is_none() {
                 done.push(copy.src);
+            } else {
+                self.pool.renew_ancestors(copy.src);
             }
         }
         self.copies.retain(|copy| !copy.is_taken || copy.step.is_some());
@@ -357,7 +386,99 @@ impl CacheModel {
         taken
     }
 
+    pub fn open_many(&mut self, prompts: &[Vec<i32>], identity: &Identity) -> Result<Vec<usize>, Fault> {
+        prompts.iter().try_for_each(|tokens| check_tokens(tokens))?;
+        prompts.iter().map(|tokens| self.open(tokens, identity)).collect()
+    }
+
+    /// What the calls need is found out on a copy of everything, in which blocks are never short.
+    pub fn reserve_many(&mut self, seqs: &[usize], lens: &[usize]) -> Result<Room, Fault> {
+        self.check_seqs(seqs)?;
+        if seqs.len() != lens.len() {
+            return Err(Fault::Request);
+        }
+        let mut trial = self.clone();
+        trial.pool.num_blocks += 1_000;
+        let mut needed = 0;
+        for (&seq, &len) in seqs.iter().zip(lens) {
+            if let Some(wanted) = trial.wanted(seq, len)? {
+                needed += wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
+            }
+            assert_eq!(trial.reserve(seq, len), Ok(Room::Granted));
+        }
+        let available = self.pool.available();
+        if needed > available {
+            return Ok(Room::Short { needed, available });
+        }
+        for (&seq, &len) in seqs.iter().zip(lens) {
+            assert_eq!(self.reserve(seq, len), Ok(Room::Granted), "the trial was granted");
+        }
+        Ok(Room::Granted)
+    }
+
+    pub fn advance_many(&mut self, seqs: &[usize], tokens: &[Vec<i32>]) -> Result<(), Fault> {
+        self.check_seqs(seqs)?;
+        if seqs.len() != tokens.len() {
+            return Err(Fault::Request);
+        }
+        tokens.iter().try_for_each(|tokens| check_tokens(tokens))?;
+        let mut trial = self.clone();
+        seqs.iter().zip(tokens).try_for_each(|(&seq, tokens)| trial.advance(seq, tokens))?;
+        *self = trial;
+        Ok(())
+    }
+
+    pub fn close_many(&mut self, seqs: &[usize]) -> Result<(), Fault> {
+        self.check_seqs(seqs)?;
+        seqs.iter().try_for_each(|&seq| self.close(seq))
+    }
+
+    fn check_seqs(&self, seqs: &[usize]) -> Result<(), Fault> {
+        seqs.iter().try_for_each(|&seq| self.sequence(seq).map(drop))?;
+        let is_twice = |(at, seq): (usize, &usize)| seqs[..at].contains(seq);
+        if seqs.iter().enumerate().any(is_twice) { Err(Fault::Request) } else { Ok(()) }
+    }
+
+    pub fn pin(&mut self, tokens: &[i32], identity: &Identity, expires: Option<usize>) -> Result<usize, Fault> {
+        check_tokens(tokens)?;
+        if expires == Some(0) {
+            return Err(Fault::Request);
+        }
+        let limit = if self.prefix_caching { tokens.len() / self.pool.block_size } else { 0 };
+        let blocks = self.pool.hit_up_to(identity, tokens, limit);
+        for &block in &blocks {
+            self.pool.retain(block);
+        }
+        self.pins.push(Some(Pin { blocks, expires }));
+        Ok(self.pins.len() - 1)
+    }
+
+    pub fn unpin(&mut self, pin: usize) -> Result<(), Fault> {
+        let pin = self.pins.get_mut(pin).ok_or(Fault::Unknown)?.take().ok_or(Fault::Stale)?;
+        for block in pin.blocks.into_iter().rev() {
+            self.release(block);
+        }
+        Ok(())
+    }
+
+    pub fn new_epoch(&mut self) {
+        self.epoch += 1;
+        for block in self.pool.new_epoch() {
+            if let Some(at) = self.copies.iter().position(|copy| !copy.is_taken && copy.dst == block) {
+                let copy = self.copies.remove(at);
+                self.release(copy.src);
+            }
+        }
+    }
+
     pub fn begin_step(&mut self) -> u64 {
+        for pin in 0..self.pins.len() {
+            let Some(Pin { expires: Some(steps), .. }) = &mut self.pins[pin] else { continue };
+            *steps -= 1;
+            if *steps == 0 {
+                self.unpin(pin).expect("it was there");
+            }
+        }
         self.pool.begin_step()
     }
 
@@ -400,6 +521,9 @@ impl CacheModel {
             for &block in &sequence.table {
                 *uses.entry(block).or_insert(0) += 1;
             }
+        }
+        for block in self.pins.iter().flatten().flat_map(|pin| &pin.blocks) {
+            *uses.entry(*block).or_insert(0) += 1;
         }
         for copy in &self.copies {
             *uses.entry(copy.src).or_insert(0) += 1;

@@ -43,6 +43,7 @@ fn mark(pool: &Pool, sequences: &[Shown], block: i32) -> char {
     match (holders.next(), holders.next()) {
         (Some(_), Some(_)) => '+',
         (Some(index), None) => letter(index),
+        _ if block < pool.first => '0',
         _ if pool.count(block) > 0 => '>',
         _ if pool.is_cached(block) => '=',
         _ if pool.is_fenced(block) => '~',

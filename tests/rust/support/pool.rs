@@ -18,6 +18,8 @@ pub struct Tally {
 pub struct Pool {
     pub block_size: usize,
     pub num_blocks: usize,
+    /// 1 where block 0 is never given out.
+    pub first: i32,
     /// Blocks that became blank again, the newest last.
     returned: Vec<i32>,
     /// The lowest id that was never given out.
@@ -45,6 +47,7 @@ impl Pool {
         Self {
             block_size,
             num_blocks,
+            first: 0,
             returned: Vec::new(),
             fresh: 0,
             recency: Vec::new(),
@@ -58,6 +61,15 @@ impl Pool {
             merged: 0,
             evicted: 0,
         }
+    }
+
+    pub fn without_block_0(mut self) -> Self {
+        (self.first, self.fresh) = (1, 1);
+        self
+    }
+
+    pub fn usable(&self) -> usize {
+        self.num_blocks - self.first as usize
     }
 
     pub fn tally(&self) -> Tally {
@@ -106,12 +118,21 @@ impl Pool {
     /// The blocks of the longest findable chain that `tokens` begin with, at least one token
     /// being left over.
     pub fn hit(&self, identity: &Identity, tokens: &[i32]) -> Vec<i32> {
-        let limit = tokens.len().saturating_sub(1) / self.block_size;
+        self.hit_up_to(identity, tokens, tokens.len().saturating_sub(1) / self.block_size)
+    }
+
+    pub fn hit_up_to(&self, identity: &Identity, tokens: &[i32], limit: usize) -> Vec<i32> {
         (0..limit).map_while(|index| self.find(&name_of(identity, tokens, index, self.block_size))).collect()
     }
 
-    /// Gives one block out. The caller has asked `available` before.
-    pub fn allocate(&mut self) -> i32 {
+    /// Gives one block out; true where it was evicted for that. The caller has asked `available` before.
+    pub fn allocate(&mut self) -> (i32, bool) {
+        let evicted = self.evicted;
+        let block = self.take();
+        (block, self.evicted > evicted)
+    }
+
+    fn take(&mut self) -> i32 {
         let block = if let Some(block) = self.returned.pop() {
             block
         } else if (self.fresh as usize) < self.num_blocks {
@@ -138,7 +159,7 @@ impl Pool {
         *self.counts.entry(block).or_insert(0) += 1;
     }
 
-    /// One count less. True where nobody holds the block from now on.
+    /// One count less. True where the block's content is lost by it: nobody holds it, and it is not findable.
     pub fn release(&mut self, block: i32) -> bool {
         let count = self.counts.get_mut(&block).expect("only held blocks are released");
         *count -= 1;
@@ -149,6 +170,7 @@ impl Pool {
         if self.names.contains_key(&block) {
             self.cache_last(block);
             self.renew_ancestors(block);
+            return false;
         } else if let Some(&step) = self.open_steps.last() {
             self.fenced.push((block, step));
         } else {
@@ -165,9 +187,31 @@ impl Pool {
         }
     }
 
+    /// One count less on the source of a copy whose target was just evicted: what could be evicted still can be.
+    pub fn release_source_of_evicted(&mut self, block: i32) {
+        let unguarded = |pool: &Self, block| pool.is_cached(block) && !pool.guards.contains_key(&block);
+        let parent_of = |pool: &Self, block| {
+            let parent = pool.names.get(&block)?.parent()?;
+            Some(pool.find(&parent).expect("parents of findable blocks are findable"))
+        };
+        let parent = parent_of(self, block);
+        if self.count(block) > 1 || !parent.is_some_and(|parent| unguarded(self, parent)) {
+            self.release(block);
+            return;
+        }
+        self.counts.remove(&block);
+        let mut at = Some(block);
+        while let Some(moved) = at {
+            self.recency.retain(|&cached| cached != moved);
+            let guarded = self.recency.iter().position(|cached| self.guards.contains_key(cached));
+            self.recency.insert(guarded.unwrap_or(self.recency.len()), moved);
+            at = parent_of(self, moved).filter(|&parent| unguarded(self, parent));
+        }
+    }
+
     /// A child must leave before its parent: cached ancestors go behind `block` again.
-    fn renew_ancestors(&mut self, block: i32) {
-        let mut name = self.names[&block].clone();
+    pub fn renew_ancestors(&mut self, block: i32) {
+        let Some(mut name) = self.names.get(&block).cloned() else { return };
         while let Some(parent) = name.parent() {
             let ancestor = self.find(&parent).expect("parents of findable blocks are findable");
             if !self.is_cached(ancestor) {
@@ -209,6 +253,21 @@ impl Pool {
         self.guards.retain(|_, guard| *guard != step);
     }
 
+    /// Nothing is findable any more. Returns the cached blocks, which are given back.
+    pub fn new_epoch(&mut self) -> Vec<i32> {
+        self.names.clear();
+        let cached = std::mem::take(&mut self.recency);
+        for &block in &cached {
+            if self.guards.remove(&block).is_some() {
+                let newest = *self.open_steps.last().expect("guards are open steps");
+                self.fenced.push((block, newest));
+            } else {
+                self.returned.push(block);
+            }
+        }
+        cached
+    }
+
     /// Forgets the cached blocks, unless anything is in use.
     pub fn clear(&mut self) -> bool {
         let in_use = !self.counts.is_empty()
@@ -226,7 +285,8 @@ impl Pool {
     /// Checks on the model itself, so that it is not wrong in silence: L1, L2 and L6.
     pub fn check(&self, uses: &BTreeMap<i32, usize>) {
         let tally = self.tally();
-        assert_eq!(tally.blank + tally.cached + tally.held + tally.fenced, self.num_blocks, "L1");
+        assert_eq!(tally.blank + tally.cached + tally.held + tally.fenced, self.usable(), "L1");
+        assert!(self.first == 0 || self.count(0) == 0, "block 0 is given out");
         assert_eq!(&self.counts, uses, "L2");
         for (block, name) in &self.names {
             assert!(self.is_cached(*block) || self.count(*block) > 0, "L1: findable, nowhere");

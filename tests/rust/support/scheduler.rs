@@ -588,7 +588,7 @@ impl SchedulerModel {
     fn grow(&mut self, request: usize, num_tokens: usize) {
         let blocks = (self.requests[request].computed + num_tokens).div_ceil(self.world.block_size);
         while self.requests[request].table.len() < blocks {
-            let block = self.pool.allocate();
+            let (block, _) = self.pool.allocate();
             self.requests[request].table.push(block);
         }
     }
@@ -615,7 +615,7 @@ impl SchedulerModel {
         self.grow(head, chunk);
         if self.world.reserve == Reserve::WorstCase {
             while self.requests[head].table.len() < self.target(head) {
-                let block = self.pool.allocate();
+                let (block, _) = self.pool.allocate();
                 self.requests[head].table.push(block);
             }
         }

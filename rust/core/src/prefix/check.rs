@@ -6,7 +6,6 @@ use super::{Parent, Prefix};
 use crate::error::StateError;
 use crate::hash::ChainHasher;
 use crate::ids::BlockId;
-use crate::intern::Symbol;
 
 impl Prefix {
     /// Checks the index against `published`, the blocks that the pool counts as findable, in order of their ids.
@@ -67,17 +66,15 @@ impl Prefix {
 
     /// Salts and extra keys are counted once for each block that refers to them.
     fn check_counts(&self, published: &[BlockId]) -> Result<(), StateError> {
-        let mut salts = vec![0; self.salts.capacity()];
-        let mut keys = vec![0; self.keys.capacity()];
-        let count = |counts: &mut Vec<u32>, symbol: Symbol| counts[symbol.0 as usize] += 1;
-        for &block in published {
-            let record = self.records[block.index()];
-            count(&mut keys, record.key);
-            if let Parent::Root(salt) = record.parent.into() {
-                count(&mut salts, salt);
+        let mut salts = vec![0_u32; self.salts.capacity()];
+        let record = |block: &BlockId| self.records[block.index()];
+        for block in published {
+            if let Parent::Root(salt) = record(block).parent.into() {
+                salts[salt.0 as usize] += 1;
             }
         }
-        if self.salts.agrees(&salts) && self.keys.agrees(&keys) {
+        let keys = published.iter().map(|block| record(block).key);
+        if self.salts.agrees(&salts) && self.keys.agrees(keys) {
             return Ok(());
         }
         Err(StateError::law(2, "the counts of salts or extra keys are not true"))
@@ -98,8 +95,8 @@ impl Prefix {
             }
         };
         for &block in path.iter().rev() {
-            let key = self.keys.bytes(self.records[block.index()].key);
-            hash = ChainHasher::block(hash, self.tokens(block), key);
+            let key = self.keys.hashed(self.records[block.index()].key);
+            hash = ChainHasher::block(hash, self.tokens(block), &key);
             known.insert(block, hash);
         }
         hash

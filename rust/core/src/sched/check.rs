@@ -20,7 +20,7 @@ pub(crate) fn check(state: &State, tables: &BlockTables) -> Result<(), StateErro
             Holder { table: &sequence.table, writes_from: Some(computed / block_size), tokens }
         })
         .collect();
-    audit::check(&state.cache, &holders)?;
+    audit::check(&state.cache, &holders, &[])?;
     check_batch(state)?;
     check_queue(state)?;
     check_tables(state, tables)
