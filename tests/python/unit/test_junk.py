@@ -51,6 +51,14 @@ CACHE_CALLS = {
     "fork": 1,
     "close": 1,
     "match": 1,
+    "open_many": 1,
+    "reserve_many": 2,
+    "advance_many": 3,
+    "close_many": 1,
+    "match_many": 1,
+    "pin": 1,
+    "unpin": 1,
+    "new_epoch": 0,
     "table": 1,
     "tables": 1,
     "csr": 2,
@@ -132,7 +140,7 @@ def test_cache_survives_junk(data):
             for _ in range(CACHE_CALLS[name])
         ]
         result = attempt(getattr(cache, name), *arguments)
-        if name in ("open", "fork") and result is not None:
+        if name in ("open", "fork", "pin") and result is not None:
             handles.append(result)
         cache.audit()
 
