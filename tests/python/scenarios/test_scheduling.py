@@ -144,7 +144,7 @@ def test_s065_two_half_cached_requests_cannot_lock_each_other_out() -> None:
 
     L11: what an admitted prompt still lacks is kept for it, so only one is let in at a time.
     """
-    engine = Engine(10, 4, max_num_batched_tokens=8, max_partial_prefills=4)
+    engine = Engine(10, 4, max_num_batched_tokens=16, long_prefill_threshold=4)
     engine.add(range(12), max_tokens=0)
     engine.add(range(100, 116), max_tokens=0)
     engine.run()
@@ -159,7 +159,7 @@ def test_s065_two_half_cached_requests_cannot_lock_each_other_out() -> None:
 
 def test_s065_the_lack_of_prompts_in_progress_is_kept_from_later_admissions() -> None:
     """Two long prompts fit, a third fits now but not beside what the first two still lack."""
-    engine = Engine(9, 4, max_num_batched_tokens=8, long_prefill_threshold=4)
+    engine = Engine(9, 4, max_num_batched_tokens=16, long_prefill_threshold=4)
     longs = [engine.add(range(first, first + 16), max_tokens=1) for first in (0, 100)]
     late = engine.add(range(200, 206), max_tokens=1)
     first = engine.step()

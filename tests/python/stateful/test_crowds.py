@@ -1,0 +1,82 @@
+"""Random crowds: many requests that grow into each other in a pool too small for them.
+
+The state machines look everywhere; these runs stay where preemptions, resumes and capacity ends are
+frequent. Each seed is one run, told to the package and to its naive twin and compared after every
+call; there are as many as the Hypothesis profile has examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from hypothesis import settings
+
+from support.scheduler_pair import SchedulerPair
+
+
+def _crowd(random: Random) -> tuple[int, dict[str, Any]]:
+    options = {
+        "block_size": random.randint(1, 4),
+        "max_num_seqs": random.randint(2, 5),
+        "max_num_batched_tokens": random.randint(2, 12),
+        "max_model_len": 24,
+        "max_partial_prefills": random.randint(1, 3),
+        "long_prefill_threshold": random.choice([0, 0, 2, 5]),
+        "watermark": random.choice([0.0, 0.0, 0.25]),
+        "prefix_caching": random.random() < 0.8,
+    }
+    return random.randint(4, 12), options
+
+
+def _add_some(pair: SchedulerPair, random: Random, now: float) -> None:
+    for _ in range(random.randint(0, 3)):
+        length = random.randint(1, 8)
+        prompt = [int(random.random() < 0.15) for _ in range(length)]
+        arrival = random.choice([None, None, None, now - 3.0])
+        use_cache = random.random() < 0.9
+        max_tokens = random.randint(2, 12)
+        pair.add(prompt, max_tokens=max_tokens, arrival=arrival, use_cache=use_cache)
+
+
+def _run(seed: int) -> Counter[str]:
+    random = Random(seed)  # noqa: S311 - a seed, not a secret
+    num_blocks, options = _crowd(random)
+    pair = SchedulerPair(num_blocks, hashing={"hash_seed": seed}, **options)
+    now = 0.0
+    for _ in range(random.randint(2, 6)):
+        _add_some(pair, random, now)
+        for _ in range(random.randint(1, 8)):
+            now = _step(pair, random, now)
+    for _ in range(2_000):
+        if not pair.real.has_work:
+            break
+        now = _step(pair, random, now)
+    assert not pair.real.has_work, "L11: every request ends in a bounded number of steps"
+    assert pair.step(now + 1.0).value is None
+    stats = pair.real.stats()
+    assert stats.available == stats.usable, "at idle every block is available"
+    counts = {"preemptions": stats.preemptions, "resumed_hits": stats.resumed_hits}
+    return Counter({name: int(count > 0) for name, count in counts.items()})
+
+
+def _step(pair: SchedulerPair, random: Random, now: float) -> float:
+    now += random.choice([0.0, 1.0])
+    if pair.step(now).value is None or pair.out is None:
+        return now
+    pair.check_mirror()
+    if pair.requests and random.random() < 0.05:
+        pair.on(random.choice(["abort", "finish"]), random.choice(pair.seqs))
+    tokens = [int(random.random() < 0.15) for _ in pair.out[0].sample]
+    assert pair.commit(tokens).error is None
+    return now
+
+
+def test_crowds_end_alike_in_package_and_twin() -> None:
+    num_runs = settings().max_examples
+    seen: Counter[str] = Counter()
+    for seed in range(num_runs):
+        seen += _run(seed)
+    assert seen["preemptions"] > num_runs / 5
+    assert seen["resumed_hits"] > 0
