@@ -121,6 +121,16 @@ def test_s078_max_tokens_of_any_size_ends_by_length(max_tokens: int, emitted: in
     engine.assert_idle()
 
 
+@pytest.mark.parametrize("min_tokens", [0, 1, 2, 4])
+def test_s078_a_stop_token_counts_from_min_tokens_on(min_tokens: int) -> None:
+    """Every token is a stop; the output has `min_tokens` of them, but at least the first."""
+    engine = Engine(8, 4)
+    seq = engine.add(range(3), 6, min_tokens=min_tokens, stop_token_ids=plain_output(range(3), 6))
+    engine.run()
+    assert engine.reasons[seq] == Reason.STOP
+    assert engine.outputs[seq] == plain_output(range(3), max(1, min_tokens))
+
+
 def test_s078_huge_max_tokens_is_no_arithmetic_accident() -> None:
     """A caller who means "no limit" passes the largest number at hand."""
     engine = Engine(8, 4, max_model_len=16)
