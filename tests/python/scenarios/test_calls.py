@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -157,7 +158,7 @@ def test_s078_huge_max_tokens_is_no_arithmetic_accident() -> None:
     ],
 )
 def test_s075_every_bad_request_is_refused_by_the_name_of_its_argument(
-    argument: str, prompt: list[int], options: dict
+    argument: str, prompt: list[int], options: dict[str, Any]
 ) -> None:
     """Other inputs of the same kind: each is a `RequestError` that changed nothing (L12)."""
     options = {"num_blocks": 8, "max_tokens": 1} | options
@@ -175,8 +176,9 @@ def test_s103_an_argument_that_is_not_supported_is_never_ignored() -> None:
         octavo.Scheduler(4, num_lookahead=3)
     assert caught.value.field == "num_lookahead"
     assert "later" in caught.value.range
+    misspelt: dict[str, Any] = {"lookahead": 3}
     scheduler = octavo.Scheduler(4)
     with pytest.raises(TypeError):
-        scheduler.add([1], max_tokens=1, lookahead=3)
+        scheduler.add([1], max_tokens=1, **misspelt)
     with pytest.raises(TypeError):
-        octavo.Scheduler(4, lookahead=3)
+        octavo.Scheduler(4, **misspelt)

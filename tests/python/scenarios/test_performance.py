@@ -29,6 +29,7 @@ def _scheduler_with_queue(num_waiting: int) -> octavo.Scheduler:
     for index in range(8 + num_waiting):
         scheduler.add([index % 1_000, 1, 2], max_tokens=500)
     plan = scheduler.step(0.0)
+    assert plan is not None
     scheduler.commit(plan, [0] * len(plan.sample))
     return scheduler
 
