@@ -69,7 +69,7 @@ def test_s147_recomputed_tokens_are_what_was_computed_twice() -> None:
         assert stats.recomputed_tokens + stats.resumed_hits == 16
 
 
-@pytest.mark.parametrize("budget", [4, 5, 6])
+@pytest.mark.parametrize("budget", [4, 6])
 def test_s147_recomputed_tokens_add_up_over_many_preemptions(budget: int) -> None:
     """A crowd is preempted again and again, also in the middle of computing its tokens anew.
 
