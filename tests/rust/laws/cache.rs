@@ -270,6 +270,34 @@ fn test_l5_a_key_isolates_from_its_first_block_on() {
 }
 
 #[test]
+fn test_l5_the_same_part_of_a_block_at_another_offset_of_a_span_is_no_hit() {
+    let image = |start| Identity::new(b"", vec![ExtraKey::new(start, None, "image", b"a").unwrap()]);
+    let tokens = [9, 9, 9, 9, 9];
+    let mut cache = cache(8, 2);
+    let seq = computed_as(&mut cache, &tokens, &image(0));
+    assert_eq!(cache.match_prefix(&tokens, &image(0)).unwrap(), 4);
+    cache.close(seq).unwrap();
+    // Its second block is the image's tokens 1 .. 3, the first one's is its tokens 2 .. 4: both fill the block.
+    computed_as(&mut cache, &[9, 9, 9, 9, 9], &image(1));
+    let two_spans = |second| {
+        let key = |start, end| ExtraKey::new(start, end, "image", b"a").unwrap();
+        Identity::new(b"", vec![key(0, Some(2)), key(second, None)])
+    };
+    computed_as(&mut cache, &tokens, &two_spans(2));
+    assert_eq!(cache.match_prefix(&tokens, &two_spans(2)).unwrap(), 4);
+    assert_eq!(
+        cache
+            .match_prefix(&tokens, &Identity::new(b"", vec![ExtraKey::new(0, Some(4), "image", b"a").unwrap(),]))
+            .unwrap(),
+        4,
+        "one image of four tokens is what the first was, as far as these blocks go"
+    );
+    cache.audit().unwrap();
+    let split = cache.stats().published_blocks;
+    assert_eq!(split, 2 + 2 + 1, "an image that begins anew in the second block is another block");
+}
+
+#[test]
 fn test_l5_the_order_and_the_repetition_of_keys_do_not_matter() {
     let key = |start, end, value: &[u8]| ExtraKey::new(start, end, "k", value).unwrap();
     let (open, ended, short) = (key(0, None, b""), key(0, Some(90), b""), key(0, Some(1), b""));
@@ -358,6 +386,25 @@ fn test_l6_parents_freed_before_a_copied_child_still_leave_after_it() {
     assert_eq!(cache.reserve(thief, 4).unwrap(), Room::Granted);
     assert_eq!(table(&cache, thief), [2, 1]);
     assert_eq!(hit(&cache, &[0, 1, 0]), 2);
+    cache.audit().unwrap();
+}
+
+#[test]
+fn test_l6_all_ancestors_of_a_copied_child_leave_after_it() {
+    let mut cache = cache(4, 2);
+    let step = cache.begin_step();
+    let first = computed(&mut cache, &[0, 1, 0, 1, 0, 1]);
+    cache.truncate(first, 5).unwrap();
+    let second = cache.fork(first).unwrap();
+    assert_eq!(cache.reserve(second, 6).unwrap(), Room::Granted);
+    assert_eq!(cache.take_ops().copies, [[2, 3, 1]]);
+    cache.close(second).unwrap();
+    cache.close(first).unwrap();
+    cache.end_step(step).unwrap();
+    cache.audit().unwrap();
+    let thief = cache.open(&[], &Identity::default()).unwrap();
+    assert_eq!(cache.reserve(thief, 8).unwrap(), Room::Granted);
+    assert_eq!(table(&cache, thief), [3, 2, 1, 0], "the blank one, then the chain from its end");
     cache.audit().unwrap();
 }
 
