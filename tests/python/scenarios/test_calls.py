@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,16 @@ def test_s078_max_tokens_of_any_size_ends_by_length(max_tokens: int, emitted: in
     engine.assert_idle()
 
 
+@pytest.mark.parametrize("min_tokens", [0, 1, 2, 4])
+def test_s078_a_stop_token_counts_from_min_tokens_on(min_tokens: int) -> None:
+    """Every token is a stop; the output has `min_tokens` of them, but at least the first."""
+    engine = Engine(8, 4)
+    seq = engine.add(range(3), 6, min_tokens=min_tokens, stop_token_ids=plain_output(range(3), 6))
+    engine.run()
+    assert engine.reasons[seq] == Reason.STOP
+    assert engine.outputs[seq] == plain_output(range(3), max(1, min_tokens))
+
+
 def test_s078_huge_max_tokens_is_no_arithmetic_accident() -> None:
     """A caller who means "no limit" passes the largest number at hand."""
     engine = Engine(8, 4, max_model_len=16)
@@ -147,7 +158,7 @@ def test_s078_huge_max_tokens_is_no_arithmetic_accident() -> None:
     ],
 )
 def test_s075_every_bad_request_is_refused_by_the_name_of_its_argument(
-    argument: str, prompt: list[int], options: dict
+    argument: str, prompt: list[int], options: dict[str, Any]
 ) -> None:
     """Other inputs of the same kind: each is a `RequestError` that changed nothing (L12)."""
     options = {"num_blocks": 8, "max_tokens": 1} | options
@@ -165,8 +176,9 @@ def test_s103_an_argument_that_is_not_supported_is_never_ignored() -> None:
         octavo.Scheduler(4, num_lookahead=3)
     assert caught.value.field == "num_lookahead"
     assert "later" in caught.value.range
+    misspelt: dict[str, Any] = {"lookahead": 3}
     scheduler = octavo.Scheduler(4)
     with pytest.raises(TypeError):
-        scheduler.add([1], max_tokens=1, lookahead=3)
+        scheduler.add([1], max_tokens=1, **misspelt)
     with pytest.raises(TypeError):
-        octavo.Scheduler(4, lookahead=3)
+        octavo.Scheduler(4, **misspelt)

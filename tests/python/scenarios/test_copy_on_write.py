@@ -296,3 +296,39 @@ def test_s042_forks_of_a_cached_chain_leave_every_block_evictable() -> None:
         cache.close(child)
         assert cache.stats().held == 0
     assert cache.stats().available == 12
+
+
+@pytest.mark.parametrize("depth", [2, 3, 5])
+@pytest.mark.parametrize("later_step", [False, True])
+def test_s044_all_ancestors_outlive_a_block_that_only_a_copy_holds(
+    depth: int,
+    later_step: bool,  # noqa: FBT001 - both orders of the steps
+) -> None:
+    """A chain is closed while a copy still reads its last block: the ancestors are cached first.
+
+    L6, L7: once the copy's step has ended, the block goes before its parent, that one before its
+    own parent, and so on; also when a later step still guards the block.
+    """
+    cache = octavo.KVCache(depth + 1, 2)
+    chain = list(range(2 * depth))
+    one = fill(cache, chain)
+    two = cache.fork(one)
+    cache.truncate(two, 2 * depth - 1)
+    first = cache.begin_step()
+    cache.reserve(two, 2 * depth)
+    assert as_list(cache.take_ops().copies) == [[depth - 1, depth, 1]]
+    cache.close(one)
+    cache.close(two)
+    second = cache.begin_step() if later_step else None
+    cache.end_step(first)
+    cache.audit()
+    if second is not None:
+        assert cache.stats().available <= 1, "nothing above the guarded block can go"
+        assert cache.match([*chain, 9]) == 2 * depth
+        cache.end_step(second)
+    holder, hits = cache.open(), []
+    for num_blocks in range(1, depth + 2):
+        cache.reserve(holder, 2 * num_blocks)
+        hits.append(cache.match([*chain, 9]))
+        cache.audit()
+    assert hits == [2 * left for left in range(depth, -1, -1)]

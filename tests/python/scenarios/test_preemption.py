@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,7 @@ def test_s091_a_lone_request_that_cannot_grow_ends_by_capacity(length: int) -> N
     seq = engine.add(range(length), max_tokens=50)
     engine.run()
     assert engine.reasons[seq] == Reason.CAPACITY
+    assert engine.scheduler.stats().preemptions == 0
     assert engine.outputs[seq] == plain_output(range(length), 13 - length)
     after = engine.add([1, 2, 3], max_tokens=2)
     engine.run()
@@ -166,31 +168,48 @@ def test_s091_the_last_of_several_is_preempted_and_only_the_survivor_ends_by_cap
     assert engine.scheduler.stats().preemptions >= 1
 
 
-def test_s094_every_block_a_row_has_was_told_before_it_is_used() -> None:
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 8, 40])
+@pytest.mark.parametrize("num_different", [2, 7])
+def test_s094_every_block_a_row_has_was_told_before_it_is_used(
+    budget: int, num_different: int
+) -> None:
     """Prompts that are multiples of the block size, decodes that gain a block and are dropped.
 
-    L8: replaying all changes from nothing gives the tables that the plans use; the model reads
-    through that replay only, so a block never told would stop it.
+    L8: replaying all changes from nothing gives the tables of the rows that run, whether a block
+    was added, lost with its row or merged into an equal one. The model reads through that replay
+    only.
     """
-    for budget in (1, 2, 3, 5, 8):
-        engine = Engine(7, 4, max_num_seqs=3, max_num_batched_tokens=budget)
-        prompts = [range(100 * index, 100 * index + 4 * (1 + index % 3)) for index in range(7)]
-        seqs = [engine.add(prompt, max_tokens=6) for prompt in prompts]
-        engine.run(each=lambda _, engine=engine: _check_mirror(engine))
-        for seq, prompt in zip(seqs, prompts, strict=True):
-            assert engine.outputs[seq] == plain_output(prompt, 6)
+    engine = Engine(9, 4, max_num_seqs=4, max_num_batched_tokens=budget)
+    prompts = [
+        range(100 * (index % num_different), 100 * (index % num_different) + 4 * (1 + index % 3))
+        for index in range(9)
+    ]
+    seqs = [engine.add(prompt, max_tokens=6) for prompt in prompts]
+    engine.run(each=lambda plan: _check_mirror(engine, plan))
+    for seq, prompt in zip(seqs, prompts, strict=True):
+        assert engine.outputs[seq] == plain_output(prompt, 6)
 
 
-def _check_mirror(engine: Engine) -> None:
-    plan = engine.plans[-1]
+def _check_mirror(engine: Engine, plan: dict[str, Any]) -> None:
     tables = as_list(engine.scheduler.block_tables[0])
-    told = engine.model.mirror.tables
-    for row in plan["rows"]:
-        length = max(index for index, block in told[row].items()) + 1
-        used = [block for block in tables[row] if block] or [0]
-        assert len(used) <= length
-        for index in range(len(used) if tables[row][0] else 0):
-            assert told[row][index] == tables[row][index]
+    for row, length in zip(plan["rows"], plan["seq_lens"], strict=True):
+        num_blocks = -(-length // 4)
+        assert engine.model.mirror.row(row, num_blocks) == tables[row][:num_blocks]
+        assert not any(tables[row][num_blocks:])
+
+
+def test_s094_a_merge_is_told_with_the_next_plan() -> None:
+    """Two equal prompts of one block are computed at once; the second row's block is replaced."""
+    engine = Engine(8, 4)
+    for _ in range(2):
+        engine.add([1, 2, 3, 4, 5], max_tokens=3)
+    first = engine.step()
+    merged = next(change for change in first["table_changes"] if change[1:3] == [1, 0])
+    kept = next(change for change in first["table_changes"] if change[1:3] == [0, 0])
+    assert kept[3] != merged[3]
+    assert engine.scheduler.stats().merged_blocks == 1
+    second = engine.step()
+    assert second["table_changes"] == [[0, 1, 0, kept[3]]]
 
 
 def test_s082_the_tokens_computed_twice_are_a_reported_number() -> None:

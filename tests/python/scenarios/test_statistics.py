@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from support.drive import Engine
@@ -65,6 +67,26 @@ def test_s147_recomputed_tokens_are_what_was_computed_twice() -> None:
         needed = (11 + 4 - 1) + (16 + 2 - 1)
         assert stats.scheduled_tokens == needed + stats.recomputed_tokens
         assert stats.recomputed_tokens + stats.resumed_hits == 16
+
+
+@pytest.mark.parametrize("budget", [4, 6])
+def test_s147_recomputed_tokens_add_up_over_many_preemptions(budget: int) -> None:
+    """A crowd is preempted again and again, also in the middle of computing its tokens anew.
+
+    Each token counts as new the first time that its request ever has it computed, then never.
+    """
+    engine = Engine(10, 2, max_num_batched_tokens=budget, prefix_caching=False)
+    needed = 0
+    for index in range(12):
+        length, max_tokens = 1 + index * 5 % 7, 3 + index * 3 % 8
+        engine.add(range(100 * index, 100 * index + length), max_tokens)
+        needed += length + max_tokens - 1
+    victims = Counter[int]()
+    engine.run(each=lambda plan: victims.update(plan["preempted"]))
+    assert max(victims.values()) >= 2
+    stats = engine.scheduler.stats()
+    assert stats.finished == 12
+    assert stats.scheduled_tokens == needed + stats.recomputed_tokens
 
 
 @pytest.mark.parametrize("budget", [4, 5, 100])

@@ -1,8 +1,9 @@
-"""Random crowds: many requests that grow into each other in a pool too small for them.
+"""Random crowds: many requests that grow into each other, many blocks that come and go.
 
-The state machines look everywhere; these runs stay where preemptions, resumes and capacity ends are
-frequent. Each seed is one run, told to the package and to its naive twin and compared after every
-call; there are as many as the Hypothesis profile has examples.
+The state machines look everywhere in tiny worlds; these runs stay where preemptions, resumes and
+capacity ends are frequent, or where hundreds of cached blocks are claimed and let go. Each seed is
+one run, told to the package and to its naive twin and compared after every call; the Hypothesis
+profile says how many there are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from hypothesis import settings
 
+from support.cache_pair import CachePair
 from support.scheduler_pair import SchedulerPair
 
 
@@ -80,3 +82,32 @@ def test_crowds_end_alike_in_package_and_twin() -> None:
         seen += _run(seed)
     assert seen["preemptions"] > num_runs / 5
     assert seen["resumed_hits"] > 0
+
+
+def _churn(seed: int) -> int:
+    """Closes many chains under open steps, claims most of them again, and evicts in between."""
+    random = Random(seed)  # noqa: S311 - a seed, not a secret
+    pair = CachePair(160, random.randint(1, 2), hash_seed=seed)
+    chains = [[index, *[random.randint(0, 1) for _ in range(5)]] for index in range(60)]
+    steps: list[int] = []
+    for _ in range(5):
+        for chain in random.sample(chains, 30):
+            pair.open([*chain, 9])
+            seq = pair.live[-1]
+            if pair.on("reserve", seq, len(chain)).error is None:
+                pair.on("advance", seq, chain[pair.real.num_computed(seq) :])
+            if random.random() < 0.9:
+                pair.close(seq)
+        while len(pair.live) > 3:
+            pair.close(random.choice(pair.live))
+        steps.append(pair.whole("begin_step").value)
+        if len(steps) > 2:
+            pair.whole("end_step", steps.pop(0))
+    for step in steps:
+        pair.whole("end_step", step)
+    return pair.real.stats().evicted_blocks
+
+
+def test_churn_keeps_the_order_of_eviction_in_package_and_twin() -> None:
+    num_runs = max(2, settings().max_examples // 50)
+    assert sum(_churn(seed) for seed in range(num_runs)) > 100 * num_runs

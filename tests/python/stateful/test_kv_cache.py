@@ -236,7 +236,7 @@ class CacheMachine(RuleBasedStateMachine):
     def pass_bad_arguments(self, pick: int, tokens: Any, before: Any, bad: Any) -> None:
         real = self.pair.real
         keys = {"extra_keys": [*before, bad]}
-        calls = [(call, (tokens,), {}, "tokens") for call in (real.open, real.match)]
+        calls: list[Any] = [(call, (tokens,), {}, "tokens") for call in (real.open, real.match)]
         calls += [
             (call, ([0, 1],), keys, f"extra_keys[{len(before)}]")
             for call in (real.open, real.match)

@@ -11,6 +11,18 @@ from support.views import as_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+_KEPT = (
+    "seqs",
+    "rows",
+    "num_tokens",
+    "seq_lens",
+    "table_changes",
+    "admitted",
+    "resumed",
+    "preempted",
+    "ended",
+)
+
 
 class Engine:
     """A scheduler, the model that it drives, and what came out."""
@@ -36,8 +48,7 @@ class Engine:
         self.now += 1.0
         plan = self.scheduler.step(self.now)
         if plan is not None:
-            names = ("seqs", "rows", "num_tokens", "admitted", "resumed", "preempted", "ended")
-            view = {name: as_list(getattr(plan, name)) for name in (*names, "table_changes")}
+            view = {name: as_list(getattr(plan, name)) for name in _KEPT}
             self.plans.append(view | {"num_decodes": plan.num_decodes})
         self.scheduler.audit()
         return plan
