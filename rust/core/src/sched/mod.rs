@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod commit;
 pub(crate) mod decision;
 pub(crate) mod fill;
+pub(crate) mod intake;
 pub(crate) mod outcome;
 pub(crate) mod pass;
 pub(crate) mod plan;

@@ -11,13 +11,11 @@ use crate::sched::decision::Decision;
 use crate::sched::fill::BlockTables;
 use crate::sched::outcome::{Outcome, Reason};
 use crate::sched::plan::StepPlan;
-use crate::sched::rank::Rank;
-use crate::sched::request::{Family, Request, Sequence, Status};
+use crate::sched::request::{Request, Status};
 use crate::sched::state::State;
 use crate::sched::stats::SchedulerStats;
-use crate::sched::{check, commit, fill, step};
+use crate::sched::{check, commit, fill, intake, step};
 use crate::stats::CacheStats;
-use crate::table::{Table, blocks_for};
 use crate::tokens;
 
 /// Decides at every step who runs, on which blocks.
@@ -75,56 +73,14 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`RequestError`] that names the argument: an empty prompt, one that reaches `max_model_len` or can never fit the
-    /// memory, a negative token, limits or times out of range, and what comes later (`n`, `ready`, `key`).
+    /// memory, a negative token, limits or times out of range, and what comes later (`n`).
     ///
     /// # Complexity
     ///
     /// O(prompt + log waiting).
     pub fn add(&mut self, request: Request) -> Result<RequestId, Error> {
-        self.check_request(&request)?;
-        let state = &mut self.state;
-        let undated = request.arrival.is_none() && state.now.is_none();
-        // An undated request arrives with the first step. Adding 0 makes the two zeros one.
-        let arrival = request.arrival.or(state.now).unwrap_or(0.0) + 0.0;
-        let rank = Rank { class: 0.0, key: 0.0, arrival, order: state.added };
-        let class = state.limits.class(&request);
-        let status = if request.ready { Status::Waiting } else { Status::NotReady };
-        state.added += 1;
-        let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
-        let sequences = &mut state.sequences;
-        let id = state.requests.insert_with(|id| {
-            let seq = sequences.insert_with(|_| Sequence {
-                prompt_len: request.prompt.len(),
-                tokens: request.prompt,
-                table: Table::default(),
-                chain: Vec::new(),
-                status,
-                request: id,
-                rank,
-                class,
-                undated,
-                max_len,
-                // No output has a number beyond the longest length.
-                min_tokens: request.min_tokens.min(max_len),
-                stop_token_ids: sorted(request.stop_token_ids),
-                samples: request.max_tokens > 0,
-                identity: request.identity,
-                use_cache: request.use_cache,
-                was_admitted: false,
-                high_water: 0,
-            });
-            Family { sequences: vec![seq] }
-        });
-        for &seq in &state.requests.live(id).sequences {
-            let sequence = state.sequences.live_mut(seq);
-            sequence.rank = state.limits.rank(sequence);
-            if request.ready {
-                state.queue.push(sequence.rank, seq);
-            } else {
-                state.num_not_ready += 1;
-            }
-        }
-        Ok(id)
+        intake::check(&self.state, &request)?;
+        Ok(intake::insert(&mut self.state, request))
     }
 
     /// Adds many requests at once: all of them, or none.
@@ -134,12 +90,12 @@ impl Scheduler {
     /// That of [`add`](Self::add) for the first request that is refused, with its index in the name of the argument.
     pub fn add_many(&mut self, requests: Vec<Request>) -> Result<Vec<RequestId>, Error> {
         for (index, request) in requests.iter().enumerate() {
-            self.check_request(request).map_err(|error| {
+            intake::check(&self.state, request).map_err(|error| {
                 let argument = format!("{}[{index}]", error.argument).into();
                 RequestError { argument, ..error }
             })?;
         }
-        requests.into_iter().map(|request| self.add(request)).collect()
+        Ok(requests.into_iter().map(|request| intake::insert(&mut self.state, request)).collect())
     }
 
     /// Lets a request that was added with `ready: false` into the queue; one that is there, or has ended, stays as it is.
@@ -332,7 +288,7 @@ impl Scheduler {
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         let State { cache, counters, queue, rows, requests, out, .. } = &self.state;
-        let running = rows.iter().filter(|(_, runner)| !runner.ended).count();
+        let running = rows.in_order().filter(|runner| !runner.ended).count();
         SchedulerStats {
             prefix_queries: counters.prefix_queries,
             prefix_hits: counters.prefix_hits,
@@ -374,80 +330,6 @@ impl Scheduler {
         }
         Ok(())
     }
-
-    /// Blocks for the worst case that are more than there are could never be given.
-    #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
-    fn check_worst_case(&self, request: &Request) -> Result<(), RequestError> {
-        let len = request.prompt.len().saturating_add(request.max_tokens).min(self.state.limits.max_model_len);
-        let (blocks, usable) = (blocks_for(len, self.block_size()), self.state.cache.num_blocks());
-        if blocks <= usable {
-            return Ok(());
-        }
-        let text = format!("{len} tokens in the worst case need {blocks} blocks, and {usable} are all there are");
-        Err(RequestError::beyond("max_tokens", text, usable as f64, (blocks - usable) as f64))
-    }
-
-    #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
-    fn check_request(&self, request: &Request) -> Result<(), RequestError> {
-        let limits = &self.state.limits;
-        let len = request.prompt.len();
-        if len == 0 {
-            return Err(RequestError::new("prompt", "it is empty"));
-        }
-        tokens::check("prompt", &request.prompt)?;
-        if len >= limits.max_model_len {
-            let text =
-                format!("{len} tokens leave no room for an output below max_model_len = {}", limits.max_model_len);
-            return Err(RequestError::beyond(
-                "prompt",
-                text,
-                limits.max_model_len as f64 - 1.0,
-                (len + 1 - limits.max_model_len) as f64,
-            ));
-        }
-        let (blocks, usable) = (blocks_for(len, self.block_size()), self.state.cache.num_blocks());
-        if blocks > usable {
-            let text = format!("{len} tokens need {blocks} blocks, and {usable} are all there are");
-            return Err(RequestError::beyond("prompt", text, usable as f64, (blocks - usable) as f64));
-        }
-        if request.min_tokens > request.max_tokens {
-            let (min, max) = (request.min_tokens, request.max_tokens);
-            let text = format!("{min} is more than max_tokens = {max}");
-            return Err(RequestError::beyond("min_tokens", text, max as f64, (min - max) as f64));
-        }
-        tokens::check("stop_token_ids", &request.stop_token_ids)?;
-        for (name, number) in [("deadline", request.deadline), ("arrival", request.arrival), ("key", request.key)] {
-            if number.is_some_and(|number| !number.is_finite()) {
-                return Err(RequestError::new(name, "it is not a finite number"));
-            }
-        }
-        if request.priority.unsigned_abs() > MAX_PRIORITY {
-            return Err(RequestError::new("priority", format!("{} is beyond ±2^53", request.priority)));
-        }
-        if limits.is_worst_case() {
-            self.check_worst_case(request)?;
-        }
-        refuse_later(request, limits.max_num_seqs)
-    }
-}
-
-/// In order, so that a stop is looked up in O(log n).
-fn sorted(mut tokens: Vec<i32>) -> Box<[i32]> {
-    tokens.sort_unstable();
-    tokens.into_boxed_slice()
-}
-
-/// Priorities are exact as `f64` up to here.
-const MAX_PRIORITY: u64 = 1 << 53;
-
-fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
-    if request.n == 0 || request.n > max_num_seqs {
-        return Err(RequestError::new("n", format!("{} is not in 1 ..= max_num_seqs = {max_num_seqs}", request.n)));
-    }
-    if request.n != 1 {
-        return Err(RequestError::new("n", format!("{} sequences: more than one comes later", request.n)));
-    }
-    Ok(())
 }
 
 impl SchedulerStats {
