@@ -13,10 +13,12 @@
 //! | `picture` | the text that `draw` gives |
 //! | `census` | how often what happened |
 //! | `bridge` | the same values in the core's types |
+//! | `machine` | the tests that every machine has |
 
 pub mod bridge;
 pub mod cache;
 pub mod census;
+pub mod machine;
 pub mod names;
 pub mod picture;
 pub mod pool;
