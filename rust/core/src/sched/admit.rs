@@ -25,9 +25,11 @@ pub(crate) enum Admission {
 struct Need {
     /// Tokens that it lacks behind its hit.
     lacking: usize,
-    /// Blocks behind its hit, and those of the hit that nobody holds.
+    /// Blocks that it lacks behind its hit.
     blocks: usize,
+    /// Blocks of its hit.
     hit: usize,
+    /// Its class.
     class: f64,
 }
 
@@ -37,7 +39,8 @@ impl Pass<'_> {
         let (mut kept, mut incomplete) = if self.num_prompts > 0 { self.count_incomplete() } else { (0, 0) };
         let mut newcomers = 0;
         let mut made_room_for = None;
-        while self.budget > 0 {
+        // Without a free row, and nobody to push out, the head need not even be looked up.
+        while self.budget > 0 && (self.state.rows.has_free() || self.may_push_out()) {
             let Some(seq) = made_room_for.take().or_else(|| self.state.queue.peek()) else { return };
             let need = self.need(seq);
             let chunk = need.lacking.min(self.budget).min(self.prompt_cap);
@@ -102,7 +105,7 @@ impl Pass<'_> {
     /// Preempts as few running sequences of strictly worse classes as it takes for the head to fit, last in order first;
     /// false, with nothing changed, when all of them do not suffice. The last `newcomers` joined in this step and stay.
     fn push_out(&mut self, need: &Need, newcomers: usize) -> bool {
-        if !matches!(self.state.limits.policy, Policy::Priority | Policy::Edf) {
+        if !self.may_push_out() {
             return false;
         }
         let Some(victims) = self.choose_victims(need, newcomers) else { return false };
@@ -111,6 +114,11 @@ impl Pass<'_> {
             self.preempt(row);
         }
         true
+    }
+
+    /// Whether the policy lets a strictly better request preempt.
+    fn may_push_out(&self) -> bool {
+        matches!(self.state.limits.policy, Policy::Priority | Policy::Edf)
     }
 
     fn choose_victims(&self, need: &Need, newcomers: usize) -> Option<Vec<u32>> {
