@@ -147,7 +147,13 @@ impl Cache {
         blocks.iter().filter(|&&block| self.pool.state(block) == State::Cached).count()
     }
 
-    /// Finds the longest hit of at most `limit` blocks; `chain` is completed first. Changes nothing else.
+    /// The most blocks that a prompt of `len` tokens may hit: one token is left to compute.
+    pub(crate) const fn hit_limit(&self, len: usize) -> usize {
+        len.saturating_sub(1) / self.block_size()
+    }
+
+    /// Finds the longest hit of at most `limit` blocks, none when nothing is published; `chain` is completed first. Changes
+    /// nothing else.
     pub(crate) fn look_up(
         &self,
         chain: &mut Vec<u64>,
@@ -156,6 +162,7 @@ impl Cache {
         limit: usize,
         hits: &mut Hits,
     ) {
+        let limit = if self.is_caching() { limit } else { 0 };
         self.prefix.extend_chain(chain, &tokens[..limit * self.block_size()], identity);
         self.prefix.look_up(chain, tokens, identity, limit, hits);
     }

@@ -113,8 +113,7 @@ impl KvCache {
 
     fn open_checked(&mut self, tokens: &[i32], identity: &Arc<Identity>) -> SequenceId {
         let (mut chain, mut hits) = (Vec::new(), Hits::default());
-        let limit = tokens.len().saturating_sub(1) / self.block_size();
-        self.look_up(tokens, identity, limit, &mut chain, &mut hits);
+        self.cache.look_up(&mut chain, tokens, identity, self.cache.hit_limit(tokens.len()), &mut hits);
         let mut table = Table::default();
         self.cache.adopt(&mut table, &hits);
         let num_computed = table.len() * self.block_size();
@@ -326,7 +325,7 @@ impl KvCache {
 
     fn match_checked(&self, tokens: &[i32], identity: &Identity) -> usize {
         let (mut chain, mut hits) = (Vec::new(), Hits::default());
-        self.look_up(tokens, identity, tokens.len().saturating_sub(1) / self.block_size(), &mut chain, &mut hits);
+        self.cache.look_up(&mut chain, tokens, identity, self.cache.hit_limit(tokens.len()), &mut hits);
         hits.blocks.len() * self.block_size()
     }
 
@@ -434,12 +433,6 @@ impl KvCache {
     #[must_use]
     pub fn draw(&self) -> String {
         draw::draw(&self.cache, self.sequences.iter().map(|(_, sequence)| (&sequence.table, sequence.num_computed)))
-    }
-
-    fn look_up(&self, tokens: &[i32], identity: &Identity, limit: usize, chain: &mut Vec<u64>, hits: &mut Hits) {
-        if self.cache.is_caching() {
-            self.cache.look_up(chain, tokens, identity, limit, hits);
-        }
     }
 
     fn need(&self, seq: SequenceId, num_tokens: usize, pending: &Pending) -> Result<Need, Error> {

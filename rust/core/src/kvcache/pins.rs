@@ -61,7 +61,7 @@ impl KvCache {
             return Err(RequestError::beyond("expires", "a pin lasts at least one step", 1.0, -1.0).into());
         }
         let (mut chain, mut hits, mut table) = (Vec::new(), Hits::default(), Table::default());
-        self.look_up(tokens, identity, tokens.len() / self.block_size(), &mut chain, &mut hits);
+        self.cache.look_up(&mut chain, tokens, identity, tokens.len() / self.block_size(), &mut hits);
         self.cache.adopt(&mut table, &hits);
         let begun = self.cache.pool().fences().num_begun();
         let Pins { arena, due, made } = &mut self.pins;

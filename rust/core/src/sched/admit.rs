@@ -63,14 +63,14 @@ impl Pass<'_> {
             }
             let row = self.seat(seq);
             newcomers += 1;
-            let target = self.state.rows.at(row).target(self.state.cache.block_size());
+            let block_size = self.state.cache.block_size();
             let blocks = if self.state.limits.is_worst_case() {
-                target - need.hit
+                need.blocks
             } else {
-                blocks_for(self.state.rows.at(row).computed as usize + chunk, self.state.cache.block_size()) - need.hit
+                blocks_for(need.hit * block_size + chunk, block_size) - need.hit
             };
             self.grow(row, blocks);
-            kept += target - need.hit - blocks;
+            kept += need.blocks - blocks;
             incomplete += usize::from(stays_incomplete);
             self.place(row, chunk);
             if admission == Admission::WholeAlone {
@@ -177,13 +177,9 @@ impl Pass<'_> {
             return;
         }
         look_up.of = Some((seq, version));
-        look_up.hits.blocks.clear();
-        look_up.hits.collisions = 0;
         let Sequence { tokens, chain, identity, use_cache, .. } = sequences.live_mut(seq);
-        if *use_cache && cache.is_caching() {
-            let limit = (tokens.len() - 1) / cache.block_size();
-            cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);
-        }
+        let limit = if *use_cache { cache.hit_limit(tokens.len()) } else { 0 };
+        cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);
     }
 
     /// Moves the queue's head, whose hit was looked up, into the batch; claims the hit.

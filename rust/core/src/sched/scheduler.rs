@@ -249,10 +249,7 @@ impl Scheduler {
         tokens::check("tokens", tokens)?;
         let cache = &self.state.cache;
         let (mut chain, mut hits) = (Vec::new(), Hits::default());
-        if cache.is_caching() {
-            let limit = tokens.len().saturating_sub(1) / cache.block_size();
-            cache.look_up(&mut chain, tokens, identity, limit, &mut hits);
-        }
+        cache.look_up(&mut chain, tokens, identity, cache.hit_limit(tokens.len()), &mut hits);
         Ok(hits.blocks.len() * cache.block_size())
     }
 
