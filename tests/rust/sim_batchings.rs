@@ -1,9 +1,11 @@
 //! Token times of three requests under every batching, derived by hand.
 #![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests panic, and these floats are exact")]
 
+mod by_hand;
+
+use by_hand::{cost, workload};
 use octavo_sim::{
-    Batching, Columns, Combine, CostModel, Feeding, KvRead, Policy, Promise, Record, Reserve, Schedule, SimConfig,
-    Status, Summary, Workload, simulate,
+    Batching, Feeding, KvRead, Policy, Promise, Record, Reserve, Schedule, SimConfig, Status, Summary, simulate,
 };
 
 /// One unit of time, seconds: pass(T, K) = K + 16 T + 128 units, and every time below is an exact binary fraction.
@@ -17,15 +19,7 @@ const C: (f64, u32, u32) = (128.0, 4, 3);
 fn config(batching: Batching) -> SimConfig {
     SimConfig {
         schedule: Schedule { batching, ..Schedule::default() },
-        cost: CostModel {
-            weight_bytes: 0.0,
-            kv_bytes_per_token: 1.0,
-            bandwidth: 1024.0,
-            flop_per_token: 1.0,
-            peak_flops: 64.0,
-            overhead: 0.125,
-            combine: Combine::Sum,
-        },
+        cost: cost(),
         num_blocks: Some(64),
         block_size: 4,
         max_num_seqs: 2,
@@ -34,18 +28,9 @@ fn config(batching: Batching) -> SimConfig {
     }
 }
 
-fn workload(rows: &[(f64, u32, u32)]) -> Workload {
-    Workload::new(Columns {
-        arrival_s: rows.iter().map(|row| row.0 * UNIT).collect(),
-        prompt_tokens: rows.iter().map(|row| row.1).collect(),
-        output_tokens: rows.iter().map(|row| row.2).collect(),
-        ..Columns::default()
-    })
-    .unwrap()
-}
-
 fn run(config: &SimConfig, rows: &[(f64, u32, u32)]) -> Record {
-    simulate(config, &workload(rows), Feeding::Lazy, &mut |_| true).unwrap()
+    let rows: Vec<_> = rows.iter().map(|&(arrival, prompt, output)| (arrival * UNIT, prompt, output)).collect();
+    simulate(config, &workload(&rows), Feeding::Lazy, &mut |_| true).unwrap()
 }
 
 /// Asserts each request's token times, in units, and the slot-steps: useful, padded, idle.

@@ -1,22 +1,10 @@
 //! Token times of a small trace, derived by hand.
 #![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests panic, and these floats are exact")]
 
-use octavo_sim::{
-    Columns, Combine, CostModel, Feeding, KvRead, Promise, Record, SimConfig, Status, Summary, Workload, simulate,
-};
+mod by_hand;
 
-/// pass(T, K) = K / 1024 + T / 64 + 1 / 8 seconds: every time below is an exact binary fraction.
-fn cost() -> CostModel {
-    CostModel {
-        weight_bytes: 0.0,
-        kv_bytes_per_token: 1.0,
-        bandwidth: 1024.0,
-        flop_per_token: 1.0,
-        peak_flops: 64.0,
-        overhead: 0.125,
-        combine: Combine::Sum,
-    }
-}
+use by_hand::{cost, workload};
+use octavo_sim::{Feeding, KvRead, Promise, Record, SimConfig, Status, Summary, Workload, simulate};
 
 fn config() -> SimConfig {
     SimConfig {
@@ -27,16 +15,6 @@ fn config() -> SimConfig {
         max_num_batched_tokens: 8,
         ..SimConfig::default()
     }
-}
-
-fn workload(rows: &[(f64, u32, u32)]) -> Workload {
-    Workload::new(Columns {
-        arrival_s: rows.iter().map(|row| row.0).collect(),
-        prompt_tokens: rows.iter().map(|row| row.1).collect(),
-        output_tokens: rows.iter().map(|row| row.2).collect(),
-        ..Columns::default()
-    })
-    .unwrap()
 }
 
 fn run(config: &SimConfig, workload: &Workload) -> Record {

@@ -1,41 +1,24 @@
 //! Closed loops, the parts of a wait, and how full the held memory is, derived by hand.
 #![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests panic, and these floats are exact")]
 
+mod by_hand;
+
+use by_hand::{cost, workload};
 use octavo_sim::{
-    Batching, Columns, Combine, CostModel, Feeding, Plain, Promise, Record, Reserve, Schedule, SimConfig, Summary,
-    Workload, simulate,
+    Batching, Feeding, Plain, Promise, Record, Reserve, Schedule, SimConfig, Summary, Workload, simulate,
 };
 use std::num::NonZeroU32;
 
-/// pass(T, K) = K + 16 T + 128 units of 1/1024 s.
 fn config(batching: Batching) -> SimConfig {
     SimConfig {
         schedule: Schedule { batching, ..Schedule::default() },
-        cost: CostModel {
-            weight_bytes: 0.0,
-            kv_bytes_per_token: 1.0,
-            bandwidth: 1024.0,
-            flop_per_token: 1.0,
-            peak_flops: 64.0,
-            overhead: 0.125,
-            combine: Combine::Sum,
-        },
+        cost: cost(),
         num_blocks: Some(64),
         block_size: 4,
         max_num_seqs: 2,
         max_num_batched_tokens: 8,
         ..SimConfig::default()
     }
-}
-
-fn workload(rows: &[(f64, u32, u32)]) -> Workload {
-    Workload::new(Columns {
-        arrival_s: rows.iter().map(|row| row.0).collect(),
-        prompt_tokens: rows.iter().map(|row| row.1).collect(),
-        output_tokens: rows.iter().map(|row| row.2).collect(),
-        ..Columns::default()
-    })
-    .unwrap()
 }
 
 fn run(config: &SimConfig, workload: &Workload) -> (Record, Summary) {
