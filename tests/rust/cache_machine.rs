@@ -30,6 +30,7 @@ use support::bridge;
 use support::cache::{CacheModel, Fault, Room as ModelRoom};
 use support::census::Census;
 use support::names::{Identity, Span};
+use support::pool::Pool;
 
 #[derive(Clone, Debug)]
 struct World {
@@ -38,6 +39,7 @@ struct World {
     prefix_caching: bool,
     hash_seed: u64,
     null_block: bool,
+    dedupe: bool,
 }
 
 /// A call; sequences and steps are chosen modulo what there is when the call is made.
@@ -243,13 +245,15 @@ fn world() -> impl Strategy<Value = World> {
         prop::bool::weighted(0.9),
         any::<u64>(),
         prop::bool::weighted(0.2),
+        prop::bool::weighted(0.6),
     )
-        .prop_map(|(num_blocks, block_size, prefix_caching, hash_seed, null_block)| World {
+        .prop_map(|(num_blocks, block_size, prefix_caching, hash_seed, null_block, dedupe)| World {
             num_blocks,
             block_size,
             prefix_caching,
             hash_seed,
             null_block: null_block && num_blocks > 1,
+            dedupe,
         })
 }
 
@@ -272,15 +276,14 @@ impl Pair {
             hash_seed: world.hash_seed,
             hash_bits,
             reserve_null_block: world.null_block,
+            dedupe: world.dedupe,
             ..CacheConfig::new(world.num_blocks as i64)
         };
-        let mut model = CacheModel::new(world.num_blocks, world.block_size, world.prefix_caching);
-        if world.null_block {
-            model.pool = model.pool.without_block_0();
-        }
+        let pool = Pool::new(world.num_blocks, world.block_size);
+        let pool = if world.null_block { pool.without_block_0() } else { pool };
         Self {
             core: KvCache::new(&config).expect("a world in range"),
-            model,
+            model: CacheModel::new(pool, world.prefix_caching, world.dedupe),
             live: Vec::new(),
             dead: Vec::new(),
             pins: Vec::new(),
@@ -441,13 +444,13 @@ impl Pair {
                 }
             }
             Op::NewEpoch => {
-                self.model.new_epoch();
+                self.model.memory.new_epoch();
                 self.core.new_epoch();
             }
             Op::TakeOps => self.take_ops(),
             Op::BeginStep => assert_eq!(self.core.begin_step(), self.model.begin_step()),
             Op::EndStep { step } => {
-                let open = &self.model.pool.open_steps;
+                let open = &self.model.pool().open_steps;
                 let step = open.get(*step % open.len().max(1)).copied().unwrap_or(0);
                 self.end_step(step);
             }
@@ -525,7 +528,7 @@ impl Pair {
     }
 
     fn take_ops(&mut self) {
-        let expected = self.model.take_ops();
+        let expected = self.model.memory.take_ops();
         let found = self.core.take_ops();
         assert_eq!(found.copies, expected, "take_ops");
         self.census.add("copy taken", expected.len());
@@ -592,28 +595,28 @@ impl Pair {
         for &(model, core) in &self.live {
             let sequence = self.model.sequence(model).expect("live");
             let table = self.core.table(core).expect("live");
-            assert_eq!(bridge::ids(table), sequence.table, "table");
+            assert_eq!(bridge::ids(table), self.model.memory.blocks(model), "table");
             assert_eq!(self.core.num_computed(core).expect("live"), sequence.tokens.len());
         }
-        let tally = self.model.pool.tally();
+        let tally = self.model.pool().tally();
         let stats = self.core.stats();
         let found = [
-            ("num_blocks", stats.num_blocks as usize, self.model.pool.num_blocks),
-            ("usable", stats.usable as usize, self.model.pool.usable()),
+            ("num_blocks", stats.num_blocks as usize, self.model.pool().num_blocks),
+            ("usable", stats.usable as usize, self.model.pool().usable()),
             ("blank", stats.blank as usize, tally.blank),
             ("cached", stats.cached as usize, tally.cached),
             ("held", stats.held as usize, tally.held),
             ("fenced", stats.fenced as usize, tally.fenced),
-            ("available", stats.available as usize, self.model.pool.available()),
+            ("available", stats.available as usize, self.model.pool().available()),
             ("guarded", stats.guarded as usize, tally.guarded),
             ("sequences", stats.sequences as usize, self.model.num_sequences()),
-            ("open_steps", stats.open_steps as usize, self.model.pool.open_steps.len()),
+            ("open_steps", stats.open_steps as usize, self.model.pool().open_steps.len()),
             ("prefix_queries", stats.prefix_queries as usize, self.model.prefix_queries),
             ("prefix_hits", stats.prefix_hits as usize, self.model.prefix_hits),
-            ("published_blocks", stats.published_blocks as usize, self.model.pool.published),
-            ("merged_blocks", stats.merged_blocks as usize, self.model.pool.merged),
-            ("evicted_blocks", stats.evicted_blocks as usize, self.model.pool.evicted),
-            ("copies", stats.copies as usize, self.model.num_copies),
+            ("published_blocks", stats.published_blocks as usize, self.model.pool().published),
+            ("merged_blocks", stats.merged_blocks as usize, self.model.pool().merged),
+            ("evicted_blocks", stats.evicted_blocks as usize, self.model.pool().evicted),
+            ("copies", stats.copies as usize, self.model.memory.num_copies),
         ];
         for (name, core, model) in found {
             assert_eq!(core, model, "stats.{name}");
@@ -627,10 +630,10 @@ impl Pair {
     /// Lets a new sequence take all that is available: its table tells the order in which blocks
     /// are given out, blank ones and evicted ones.
     fn drain(&mut self) {
-        let available = self.model.pool.available();
+        let available = self.model.pool().available();
         self.open(&[], &Identity::default());
         let (model, core) = *self.live.last().expect("just opened");
-        let block_size = self.model.pool.block_size;
+        let block_size = self.model.pool().block_size;
         self.reserve(model, core, (available + 1) * block_size);
         self.reserve(model, core, available * block_size);
         self.compare();
@@ -657,7 +660,7 @@ fn run(world: &World, hash_bits: i64, ops: &[Op]) -> Census {
         pair.apply(op);
         pair.compare();
     }
-    for step in pair.model.pool.open_steps.clone() {
+    for step in pair.model.pool().open_steps.clone() {
         pair.end_step(step);
         pair.compare();
     }
