@@ -348,7 +348,8 @@ impl Trio {
             let (names, seeds) = (&self.names, &self.seeds);
             self.device.run(|raw| {
                 let seq = names[&raw];
-                before.is_alive(seq).then(|| (seeds[seq], before.tokens(seq).expect("alive").to_vec()))
+                let known = before.is_alive(seq).then(|| before.tokens(seq).expect("alive").to_vec());
+                (seeds[seq], known)
             });
             self.device.answer(number, &tokens);
         }

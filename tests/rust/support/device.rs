@@ -143,9 +143,9 @@ impl Device {
         touched
     }
 
-    /// Runs the oldest plan. `truth` gives what a sequence begins from, and its tokens, while it has not ended: its
+    /// Runs the oldest plan. `truth` gives what a sequence begins from, and its tokens while it has not ended: its
     /// context must be exactly that. Returns what each sampler saw last.
-    pub fn run(&mut self, truth: impl Fn(i64) -> Option<(u64, Vec<i32>)>) -> Vec<u64> {
+    pub fn run(&mut self, truth: impl Fn(i64) -> (u64, Option<Vec<i32>>)) -> Vec<u64> {
         let pass = loop {
             let (pass, touched) = self.out.pop_front().expect("a plan is out");
             self.mirror.replay(&pass.table_changes);
@@ -164,18 +164,18 @@ impl Device {
         }
         let mut next = 0;
         for (place, &row) in pass.rows.iter().enumerate() {
-            let truth = truth(pass.seqs[place]);
+            let (seed, known) = truth(pass.seqs[place]);
             for _ in 0..pass.num_tokens[place] {
                 let (position, token) = (pass.positions[next], tokens[next]);
                 let before = match position.checked_sub(1) {
                     Some(before) if before >= 0 => self.content[self.mirror.slot(row, before, self.block_size)],
-                    _ => truth.as_ref().map_or(0, |(seed, _)| *seed),
+                    _ => seed,
                 };
                 self.content[pass.slots[next] as usize] = history(before, token);
                 next += 1;
             }
-            if let Some((seed, tokens)) = truth {
-                self.compare_context(row, pass.seq_lens[place], seed, &tokens);
+            if let Some(known) = known {
+                self.compare_context(row, pass.seq_lens[place], seed, &known);
             }
         }
         pass.sample.iter().map(|&at| self.content[pass.slots[at as usize] as usize]).collect()
