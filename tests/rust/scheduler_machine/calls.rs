@@ -99,8 +99,16 @@ pub enum Op {
         tokens: Vec<i32>,
         max_tokens: usize,
     },
-    /// Cancels one of the plans that are out, the newest first; or one that is not.
+    /// Commits all plans that are out, and extends the newest request that can be; finishes one for it otherwise.
+    NextTurn {
+        sampled: Vec<i32>,
+        request: usize,
+        tokens: Vec<i32>,
+        max_tokens: usize,
+    },
+    /// Takes some steps, and cancels one of the plans that are out, the newest first; or one that is not.
     Cancel {
+        steps: usize,
         back: usize,
     },
     Pin {
@@ -277,11 +285,14 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Clear),
         4 => (0usize..8, ending, prop::option::weighted(0.6, 0usize..4))
             .prop_map(|(request, ending, member)| Op::End { request, ending, member }),
-        4 => (0usize..6, prop::collection::vec(0..2i32, 1..6), 0usize..9)
+        2 => (0usize..6, prop::collection::vec(0..2i32, 1..6), 0usize..9)
             .prop_map(|(request, tokens, max_tokens)| Op::Extend { request, tokens, max_tokens }),
         1 => (0usize..6, prop::collection::vec(-1..2i32, 0..14), 0usize..30)
             .prop_map(|(request, tokens, max_tokens)| Op::Extend { request, tokens, max_tokens }),
-        2 => (0usize..5).prop_map(|back| Op::Cancel { back }),
+        4 => (0usize..4, prop_oneof![6 => 0usize..2, 1 => 2usize..6])
+            .prop_map(|(steps, back)| Op::Cancel { steps, back }),
+        3 => (sampled.clone(), 0usize..4, prop::collection::vec(0..2i32, 1..6), 0usize..9)
+            .prop_map(|(sampled, request, tokens, max_tokens)| Op::NextTurn { sampled, request, tokens, max_tokens }),
         2 => ((0usize..12).prop_map(common), prop::option::of(0usize..9))
             .prop_map(|(tokens, expires)| Op::Pin { tokens, expires }),
         1 => (prop::collection::vec(-1..2i32, 0..8), prop::option::of(1usize..9))

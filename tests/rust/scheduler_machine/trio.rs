@@ -64,7 +64,16 @@ impl Trio {
             }
             Op::End { request, ending, member } => self.end(self.newest(*request), *ending, *member),
             Op::Extend { request, tokens, max_tokens } => self.extend(self.newest(*request), tokens, *max_tokens),
-            Op::Cancel { back } => self.cancel(*back),
+            Op::NextTurn { sampled, request, tokens, max_tokens } => {
+                self.next_turn(sampled, *request, tokens, *max_tokens);
+            }
+            Op::Cancel { steps, back } => {
+                for _ in 0..*steps {
+                    self.step(self.now + 1.0);
+                    self.compare();
+                }
+                self.cancel(*back);
+            }
             Op::Pin { tokens, expires } => self.pin(tokens, *expires),
             Op::Unpin { pin } => self.unpin(*pin),
             Op::NewEpoch => {
@@ -209,6 +218,19 @@ impl Trio {
             [self.core.extend(handle, tokens, max_tokens), self.decider.extend(handle, tokens, max_tokens)];
         self.census.add(&format!("extend: {}", expected.map_or_else(|fault| format!("{fault:?}"), |()| "accepted".into())), 1);
         self.agree("extend", expected, found);
+    }
+
+    fn next_turn(&mut self, sampled: &[i32], request: usize, tokens: &[i32], max_tokens: usize) {
+        while !self.model.out_numbers().is_empty() {
+            self.commit(sampled, Manner::Plain);
+            self.compare();
+        }
+        let can_go_on = |request: &usize| self.model.clone().extend(*request, tokens, max_tokens).is_ok();
+        let extended = (0..self.handles.len()).rev().find(can_go_on);
+        if extended.is_none() {
+            self.end(self.newest(request), Ending::Finished, None);
+        }
+        self.extend(extended.unwrap_or(self.newest(request)), tokens, max_tokens);
     }
 
     fn read(&self, request: usize) {

@@ -83,7 +83,7 @@ impl SchedulerModel {
             |block: i32| self.pool().count(block) == 0 && (supply.has_guarded || !self.pool().is_guarded(block));
         let claimed = hit.iter().filter(|&&block| is_claimed(block)).count();
         let lacks = |seq: usize| self.target(seq).saturating_sub(self.memory.blocks(seq).len());
-        let lack: usize = self.prompts().into_iter().map(lacks).sum();
+        let lack: usize = self.prompts().into_iter().map(lacks).sum::<usize>() + self.lack_of_decodes();
         let kept = if self.running().is_empty() {
             0
         } else {
@@ -91,6 +91,15 @@ impl SchedulerModel {
         };
         let needed = self.target(candidate) - hit.len() + lack + kept + claimed;
         self.kin(candidate).len() <= supply.rows && needed <= supply.blocks
+    }
+
+    /// Under `continuous` the decodes come after the admission: with plans out they would lose again and again to it what
+    /// they had to wait for.
+    fn lack_of_decodes(&self) -> usize {
+        if self.world.batching != Batching::Continuous || self.world.inflight_steps == 1 {
+            return 0;
+        }
+        self.running().into_iter().filter(|&seq| self.is_decode(seq) && self.needed(seq, 1) > 0).count()
     }
 
     /// As few of strictly worse classes as it takes, the last in order first; nobody if all do not suffice, or none
@@ -104,7 +113,8 @@ impl SchedulerModel {
         }
         let mut victims = Vec::new();
         for seq in self.running().into_iter().rev() {
-            if !step.has_seated(seq) && self.class(seq) > self.class(candidate) {
+            let is_worse = self.class(seq) > self.class(candidate) && self.is_behind(seq, candidate);
+            if is_worse && !step.has_seated(seq) {
                 victims.push(seq);
                 then.preempt(seq);
                 if then.fits(candidate, hit, &then.supply_to_come()) {

@@ -32,7 +32,6 @@ impl SchedulerModel {
             for (seq, token) in tokens {
                 self.accept(seq, token, &mut outcome);
             }
-            self.queue_forked(placed);
         }
         self.end_too_long(&out);
         for end in self.ends.iter_mut().filter(|end| !end.is_reported) {
@@ -90,22 +89,19 @@ impl SchedulerModel {
             if seq == leader || self.sequences[seq].end.is_some() {
                 continue;
             }
-            self.sequences[seq].high_water = was.high_water;
+            (self.sequences[seq].high_water, self.sequences[seq].queued_with) = (was.high_water, was.queued_with);
             if was.row.is_some() {
                 self.memory.share(leader, seq);
                 (self.sequences[seq].computed, self.sequences[seq].scheduled) = (was.computed, was.computed);
-                self.started.push(seq);
+                self.join(seq);
             }
         }
     }
 
-    /// Those that fork without a row stand in the queue, each for itself.
-    fn queue_forked(&mut self, placed: &Placed) {
-        if placed.samplers.len() > 1 && self.sequences[placed.seq].row.is_none() {
-            for &seq in &placed.samplers {
-                self.sequences[seq].queued_with = self.sequences[seq].known.len();
-            }
-        }
+    /// It runs from now on, without an admission: the next plan tells.
+    pub(super) fn join(&mut self, seq: usize) {
+        self.sequences[seq].is_introduced = true;
+        self.joined.push(seq);
     }
 
     fn accept(&mut self, seq: usize, token: i32, outcome: &mut ModelOutcome) {

@@ -128,7 +128,7 @@ struct Sequence {
     row: Option<usize>,
     /// Entries of its table that plans have listed.
     told: usize,
-    /// Whether a plan has listed it as admitted.
+    /// Whether a plan has listed it as admitted, or the next one will.
     is_introduced: bool,
     /// What it knew when it was last put into the queue.
     queued_with: usize,
@@ -191,7 +191,7 @@ pub struct SchedulerModel {
     /// Ends that took effect since the last plan was returned.
     ended: Vec<usize>,
     /// Sequences that began to run outside a step, and those that a cancelled plan preempted, since then.
-    started: Vec<usize>,
+    joined: Vec<usize>,
     stopped: Vec<usize>,
     /// Merges since the last plan was returned: sequence, index, block.
     merges: Vec<(usize, usize, i32)>,
@@ -216,7 +216,7 @@ impl SchedulerModel {
             now: None,
             ends: Vec::new(),
             ended: Vec::new(),
-            started: Vec::new(),
+            joined: Vec::new(),
             stopped: Vec::new(),
             merges: Vec::new(),
             outs: Vec::new(),

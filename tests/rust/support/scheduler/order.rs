@@ -29,6 +29,10 @@ impl SchedulerModel {
         seqs
     }
 
+    pub(super) fn is_behind(&self, seq: usize, other: usize) -> bool {
+        self.order_key(seq) > self.order_key(other)
+    }
+
     /// Those with a row, but for members that another one stands for.
     pub(super) fn running(&self) -> Vec<usize> {
         self.in_policy_order(self.rows.iter().flatten().copied().filter(|&seq| !self.is_follower(seq)).collect())

@@ -40,18 +40,14 @@ impl SchedulerModel {
             query_start: vec![0],
             sample_indptr: vec![0],
             table_changes: self.changes(&step.placed),
-            admitted: std::mem::take(&mut self.started),
+            admitted: std::mem::take(&mut self.joined),
             resumed: step.resumed,
             preempted: std::mem::take(&mut self.stopped),
             ended: std::mem::take(&mut self.ended),
             ..ModelPlan::default()
         };
         plan.preempted.extend(step.preempted);
-        for seq in step.admitted {
-            if !plan.admitted.contains(&seq) {
-                plan.admitted.push(seq);
-            }
-        }
+        plan.admitted.extend(step.admitted);
         for placed in &step.placed {
             self.write_row(&mut plan, placed);
         }
@@ -62,9 +58,6 @@ impl SchedulerModel {
         }
         for seq in self.rows.iter().flatten() {
             self.sequences[*seq].told = self.memory.blocks(*seq).len();
-        }
-        for &seq in &plan.admitted {
-            self.sequences[seq].is_introduced = true;
         }
         self.merges.clear();
         self.plans += 1;

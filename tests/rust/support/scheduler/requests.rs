@@ -172,7 +172,7 @@ impl SchedulerModel {
             merge.0 = new;
         }
         if was.row.is_some() {
-            self.started.push(new);
+            self.join(new);
         }
     }
 

@@ -110,7 +110,7 @@ impl SchedulerModel {
                 }
             }
             Batching::Static => {
-                if self.rows.iter().all(Option::is_none) {
+                if self.rows_without(false).len() == self.rows.len() {
                     while self.admit_next(step) {}
                 } else if prompts.is_empty() {
                     self.place_decodes(step);
