@@ -25,6 +25,8 @@ mod support;
 mod calls;
 #[path = "scheduler_machine/compare.rs"]
 mod compare;
+#[path = "scheduler_machine/plans.rs"]
+mod plans;
 #[path = "scheduler_machine/trio.rs"]
 mod trio;
 
@@ -63,16 +65,3 @@ fn run(world: &World, hash_bits: i64, ops: &[Op]) -> Census {
 }
 
 support::machine::machine_tests!("scheduler_machine", 50);
-
-/// Until the core has them.
-mod later {
-    use octavo_core::{Error, Identity, PinId, RequestId, Scheduler};
-    pub trait Later {
-        fn cancel(&mut self, _: u64) -> Result<(), Error> { todo!() }
-        fn extend(&mut self, _: RequestId, _: &[i32], _: usize) -> Result<(), Error> { todo!() }
-        fn pin(&mut self, _: &[i32], _: &Identity, _: Option<u64>) -> Result<PinId, Error> { todo!() }
-        fn unpin(&mut self, _: PinId) -> Result<(), Error> { todo!() }
-        fn new_epoch(&mut self) { todo!() }
-    }
-    impl Later for Scheduler {}
-}

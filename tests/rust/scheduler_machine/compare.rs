@@ -4,7 +4,8 @@ use octavo_core::{Decision, Reason, SequenceId, StepPlan};
 
 use super::calls::Manner;
 use super::trio::Trio;
-use crate::support::scheduler::{Ending, ModelPlan};
+use crate::support::scheduler::Ending;
+use crate::support::scheduler::plan::ModelPlan;
 
 pub fn compare_plan(trio: &Trio, expected: &ModelPlan) {
     let name = |raw: &i64| trio.names[raw];
@@ -150,7 +151,7 @@ impl Trio {
             self.step(self.now + 1.0);
             self.compare();
             let out = self.model.out_numbers().len();
-            if out == self.model.world.inflight_steps || rounds_left % 2 == 0 {
+            if out == self.model.world.inflight_steps || rounds_left.is_multiple_of(2) {
                 self.commit(&[0, 1, 0, 1], Manner::Plain);
                 self.compare();
             }

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use octavo_core::{
-    CacheConfig, Error, Outcome, PinId, RequestId, Scheduler, SchedulerConfig, SequenceId, StepPlan,
-};
+use octavo_core::{CacheConfig, Error, PinId, RequestId, Scheduler, SchedulerConfig, SequenceId, StepPlan};
 
-use crate::later::Later;
 use super::calls::{Asked, Manner, Op, salt};
-use super::compare::{compare_decision, compare_plan};
 use crate::support::bridge;
 use crate::support::cache::Fault;
 use crate::support::census::Census;
-use crate::support::device::{Device, Pass};
+use crate::support::device::Device;
 use crate::support::names::Identity;
-use crate::support::scheduler::{Ending, ModelOutcome, ModelPlan, SchedulerModel, Submitted, Target, World};
+use crate::support::scheduler::requests::Target;
+use crate::support::scheduler::{Ending, SchedulerModel, Submitted, World};
 
 pub struct Trio {
     pub core: Scheduler,
@@ -25,7 +22,7 @@ pub struct Trio {
     pub handles: Vec<(RequestId, Vec<SequenceId>)>,
     sequences: Vec<SequenceId>,
     /// What a device puts before a sequence's first token.
-    seeds: Vec<u64>,
+    pub seeds: Vec<u64>,
     pub names: BTreeMap<i64, usize>,
     pins: Vec<(usize, PinId)>,
     pub device: Device,
@@ -119,7 +116,7 @@ impl Trio {
     }
 
     /// The answers of all sides to a call that gives nothing back.
-    fn agree(&self, what: &str, expected: Result<(), Fault>, found: [Result<(), Error>; 2]) {
+    pub fn agree(what: &str, expected: Result<(), Fault>, found: [Result<(), Error>; 2]) {
         for found in found {
             assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "{what}");
         }
@@ -185,7 +182,7 @@ impl Trio {
         let handle = self.handle(request);
         let expected = self.model.set_ready(request);
         let found = [self.core.set_ready(handle), self.decider.set_ready(handle)];
-        self.agree("set_ready", expected, found);
+        Self::agree("set_ready", expected, found);
     }
 
     fn end(&mut self, request: usize, ending: Ending, member: Option<usize>) {
@@ -203,7 +200,7 @@ impl Trio {
         };
         let expected = self.model.end(target, ending);
         let found = [call(&mut self.core), call(&mut self.decider)];
-        self.agree("abort or finish", expected, found);
+        Self::agree("abort or finish", expected, found);
     }
 
     /// The model's number of a sequence; one never given where it is unknown.
@@ -214,10 +211,10 @@ impl Trio {
     fn extend(&mut self, request: usize, tokens: &[i32], max_tokens: usize) {
         let handle = self.handle(request);
         let expected = self.model.extend(request, tokens, max_tokens);
-        let found =
-            [self.core.extend(handle, tokens, max_tokens), self.decider.extend(handle, tokens, max_tokens)];
-        self.census.add(&format!("extend: {}", expected.map_or_else(|fault| format!("{fault:?}"), |()| "accepted".into())), 1);
-        self.agree("extend", expected, found);
+        let found = [self.core.extend(handle, tokens, max_tokens), self.decider.extend(handle, tokens, max_tokens)];
+        self.census
+            .add(&format!("extend: {}", expected.map_or_else(|fault| format!("{fault:?}"), |()| "accepted".into())), 1);
+        Self::agree("extend", expected, found);
     }
 
     fn next_turn(&mut self, sampled: &[i32], request: usize, tokens: &[i32], max_tokens: usize) {
@@ -237,7 +234,7 @@ impl Trio {
         let (handle, members) = self.handles.get(request).cloned().unwrap_or_else(never_issued);
         for &sequence in &members {
             let expected = self.model.tokens(self.number_of(sequence)).map(<[i32]>::to_vec);
-            let found = self.core.tokens(sequence).map(|tokens| tokens.to_vec());
+            let found = self.core.tokens(sequence).map(<[i32]>::to_vec);
             assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "tokens");
         }
         let found = self.core.sequences(handle).map_err(|error| bridge::fault(&error));
@@ -274,147 +271,13 @@ impl Trio {
             let expected = self.model.unpin(model);
             let found = [self.core.unpin(core), self.decider.unpin(core)];
             self.census.add(if expected.is_ok() { "pin released" } else { "pin stale" }, 1);
-            self.agree("unpin", expected, found);
+            Self::agree("unpin", expected, found);
         }
     }
 
     pub fn unpin_all(&mut self) {
         for pin in 0..self.pins.len() {
             self.unpin(pin);
-        }
-    }
-
-    // ------------------------------------------------------------------ plans
-
-    pub fn step(&mut self, now: f64) {
-        let expected = self.model.step(now);
-        let found = self.core.step(now, &mut self.plan).map_err(|error| bridge::fault(&error));
-        assert_eq!(found, expected.as_ref().map(Option::is_some).map_err(|fault| *fault), "step");
-        let decided = self.decider.decide(now).map_err(|error| bridge::fault(&error));
-        assert_eq!(decided.as_ref().map(Option::is_some).map_err(|fault| *fault), found, "decide alone");
-        if let Ok(Some(decision)) = decided {
-            compare_decision(decision, &self.plan);
-        }
-        if found.is_ok() {
-            self.now = now;
-        }
-        match &expected {
-            Ok(Some(plan)) => self.count_plan(plan),
-            Ok(None) => self.census.add("step: None", 1),
-            Err(_) => self.census.add("step: refused", 1),
-        }
-        if let Ok(Some(plan)) = expected {
-            compare_plan(self, &plan);
-            self.device.receive(Pass::from(&self.plan));
-            self.compare_mirror();
-        }
-        if found.is_ok() {
-            assert_eq!(self.core.table_width(), self.model.table_width());
-            assert_eq!(self.core.block_tables(0), Some(self.model.block_tables.as_slice()), "block_tables");
-        }
-    }
-
-    /// What an engine knows of the tables must be enough (L8).
-    fn compare_mirror(&self) {
-        for row in 0..self.model.world.max_num_seqs {
-            for (index, &block) in self.model.row_table(row).iter().enumerate() {
-                assert_eq!(self.device.block(row, index), Some(block), "L8: row {row}, index {index}");
-            }
-        }
-    }
-
-    fn count_plan(&mut self, plan: &ModelPlan) {
-        let placed = plan.seqs.len();
-        let others_out = self.model.out_numbers().len() - 1;
-        for (what, times) in [
-            ("plan", 1),
-            ("plan: empty", usize::from(placed == 0)),
-            ("plan: with others out", usize::from(others_out > 0)),
-            ("plan: preempts and computes", usize::from(placed > 0 && !plan.preempted.is_empty())),
-            ("plan: preempts with others out", usize::from(others_out > 0 && !plan.preempted.is_empty())),
-            ("row: decode", plan.num_decodes),
-            ("row: prompt", placed - plan.num_decodes),
-            ("row: not sampling", placed.saturating_sub(plan.sample_seqs.len())),
-            ("token unknown", plan.token_source.len()),
-            ("copy", plan.copies.len()),
-            ("samples of a prompt of several", plan.sample_seqs.len().saturating_sub(placed)),
-            ("admitted", plan.admitted.len()),
-            ("resumed", plan.resumed.len()),
-            ("preempted", plan.preempted.len()),
-            ("table change", plan.table_changes.len()),
-        ] {
-            self.census.add(what, times);
-        }
-    }
-
-    pub fn commit(&mut self, tokens: &[i32], manner: Manner) {
-        let num_samplers = self.model.num_samplers();
-        let mut tokens = tokens[..num_samplers].to_vec();
-        let newest = self.model.num_plans().saturating_sub(1);
-        let mut number = self.model.out_numbers().first().copied().unwrap_or(newest);
-        let mut counts = None;
-        match manner {
-            Manner::Plain => {}
-            Manner::WithCounts => counts = Some(vec![1; num_samplers]),
-            Manner::OldPlan => number = number.wrapping_sub(1),
-            Manner::NextPlan => number += 1,
-            Manner::TooMany => tokens.push(0),
-            Manner::TooFew => drop(tokens.pop()),
-            Manner::NegativeToken => tokens.iter_mut().for_each(|token| *token = -1),
-            Manner::WrongCounts => counts = Some(vec![2; num_samplers]),
-            Manner::ShortCounts => counts = Some(vec![1; num_samplers + 1]),
-        }
-        let before = self.model.clone();
-        let expected = self.model.commit(number, &tokens, counts.as_deref());
-        if expected.is_ok() {
-            let (names, seeds) = (&self.names, &self.seeds);
-            self.device.run(|raw| {
-                let seq = names[&raw];
-                let known = before.is_alive(seq).then(|| before.tokens(seq).expect("alive").to_vec());
-                (seeds[seq], known)
-            });
-            self.device.answer(number, &tokens);
-        }
-        let mut outcome = Outcome::default();
-        let found = self.core.commit(number, &tokens, counts.as_deref(), &mut outcome);
-        let found = found.map(|()| self.outcome(&outcome)).map_err(|error| bridge::fault(&error));
-        assert_eq!(found, expected, "commit");
-        match &expected {
-            Ok(outcome) => {
-                self.census.add("commit: accepted", 1);
-                for (_, ending) in &outcome.finished {
-                    self.census.add(&format!("end: {ending:?}"), 1);
-                }
-            }
-            Err(fault) => self.census.add(&format!("commit: {fault:?}"), 1),
-        }
-        let mut second = Outcome::default();
-        let decided = self.decider.commit(number, &tokens, counts.as_deref(), &mut second);
-        let decided = decided.map(|()| self.outcome(&second)).map_err(|error| bridge::fault(&error));
-        assert_eq!(decided, expected, "L13");
-    }
-
-    fn cancel(&mut self, back: usize) {
-        let out = self.model.out_numbers();
-        let number = out.iter().rev().nth(back).copied();
-        let number = number.unwrap_or_else(|| self.model.num_plans().wrapping_add(back as u64).wrapping_sub(3));
-        let expected = self.model.cancel(number);
-        let found = [self.core.cancel(number), self.decider.cancel(number)];
-        self.census.add(&format!("cancel: {}", expected.map_or("refused", |()| "accepted")), 1);
-        self.agree("cancel", expected, found);
-        if expected.is_ok() {
-            self.device.void(number);
-        }
-    }
-
-    fn outcome(&self, outcome: &Outcome) -> ModelOutcome {
-        let name = |seq: &SequenceId| self.names[&seq.raw()];
-        let reasons = outcome.reasons.iter().map(|&reason| super::compare::ending(reason));
-        ModelOutcome {
-            seqs: outcome.seqs.iter().map(name).collect(),
-            indptr: outcome.indptr.clone(),
-            tokens: outcome.tokens.clone(),
-            finished: outcome.finished.iter().map(name).zip(reasons).collect(),
         }
     }
 }

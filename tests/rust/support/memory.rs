@@ -335,8 +335,9 @@ impl Memory {
     }
 
     fn end_copies(&mut self, ends: impl Fn(u64) -> bool) {
-        let (ended, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.copies).into_iter().partition(|copy| copy.is_taken && copy.step.is_some_and(&ends));
+        let (ended, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
+            .into_iter()
+            .partition(|copy| copy.is_taken && copy.step.is_some_and(&ends));
         self.copies = kept;
         for copy in ended {
             self.release(copy.src);

@@ -53,10 +53,7 @@ impl SchedulerModel {
     pub fn draw(&self) -> String {
         let with_table = self.rows.iter().flatten().filter(|&&seq| self.memory.table(seq).is_some());
         let shown: Vec<Shown> = with_table
-            .map(|&seq| Shown {
-                table: self.memory.blocks(seq).to_vec(),
-                num_tokens: self.sequences[seq].computed,
-            })
+            .map(|&seq| Shown { table: self.memory.blocks(seq).to_vec(), num_tokens: self.sequences[seq].computed })
             .collect();
         picture::draw(self.pool(), &shown)
     }

@@ -18,8 +18,8 @@ mod admit;
 mod check;
 mod commit;
 mod order;
-mod plan;
-mod requests;
+pub mod plan;
+pub mod requests;
 mod room;
 mod step;
 
@@ -28,9 +28,6 @@ use octavo_core::{Batching, Policy, Reserve, Victim};
 use super::memory::Memory;
 use super::names::Identity;
 use super::pool::Pool;
-
-pub use plan::ModelPlan;
-pub use requests::Target;
 
 #[derive(Clone, Debug)]
 pub struct World {

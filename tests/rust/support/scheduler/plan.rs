@@ -100,7 +100,8 @@ impl SchedulerModel {
     fn changes(&self, all_placed: &[Placed]) -> Vec<[i32; 4]> {
         let row_of = |seq: usize| self.sequences[seq].row.map(|row| row as i32);
         let is_told = |seq: usize| self.sequences[seq].told > 0;
-        let entry = |seq: usize, index: usize| row_of(seq).map(|row| [0, row, index as i32, self.memory.blocks(seq)[index]]);
+        let entry =
+            |seq: usize, index: usize| row_of(seq).map(|row| [0, row, index as i32, self.memory.blocks(seq)[index]]);
         let mut changes = Vec::new();
         let placed = all_placed.iter().map(|placed| placed.seq);
         let others = self.running().into_iter().filter(|&seq| all_placed.iter().all(|placed| placed.seq != seq));

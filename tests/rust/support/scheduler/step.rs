@@ -92,12 +92,7 @@ impl SchedulerModel {
     fn run_phases(&mut self, step: &mut Step) {
         let prompts: Vec<usize> = self.running().into_iter().filter(|&seq| self.is_prompt(seq)).collect();
         match self.world.batching {
-            Batching::Chunked => {
-                self.place_decodes(step);
-                self.place_prompts(step, &prompts);
-                while self.admit_next(step) {}
-            }
-            Batching::Mixed => {
+            Batching::Chunked | Batching::Mixed => {
                 self.place_decodes(step);
                 self.place_prompts(step, &prompts);
                 while self.admit_next(step) {}
