@@ -1,4 +1,4 @@
-//! Seeded inputs, the same here and in `benches/python/conftest.py`, and engines in a steady state.
+//! Seeded inputs, the same here and in `benches/python/inputs.py`, and engines in a steady state.
 
 use std::time::{Duration, Instant};
 
@@ -183,6 +183,9 @@ impl Engine {
             self.fill_with_cached();
         }
         self.start_rows();
+        let stats = self.sched.stats();
+        assert_eq!((stats.running as usize, stats.waiting as usize), (self.shape.rows, self.shape.waiting));
+        assert_eq!(stats.blank == 0, self.shape.fill == Fill::Full);
     }
 
     /// One step and its commit; the decode that is measured.
