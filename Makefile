@@ -102,7 +102,7 @@ $(PEERS)/.installed: benches/peers/requirements-vllm.txt $(TOOLS)
 	@touch $@
 
 bench-peers: build $(PEERS)/.installed
-	PYTHONPATH=python:benches/python $(PEERS)/bin/python benches/peers/compare.py
+	PYTHONPATH=python:benches:benches/python $(PEERS)/bin/python benches/peers/compare.py
 
 clean:
 	rm -rf $(VENV) python/octavo/_core.*.so
