@@ -107,10 +107,8 @@ def main():
         steps(rows, count, words.scheduler_cls)
     allocation(5 * count)
     matching(5 * count)
-    print(
-        f"\nvLLM's Python objects of a cached block: {vllm_side.bytes_per_cached_block():.0f} B, "
-    )
-    print("without its tokens; `make bench` has Octavo's, with them.")
+    size = vllm_side.bytes_per_cached_block()
+    print(f"\nA cached block takes {size:.0f} B of vLLM's Python objects, its tokens left out.")
 
 
 if __name__ == "__main__":
