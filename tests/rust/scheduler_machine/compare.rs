@@ -71,10 +71,12 @@ pub fn compare_decision(decision: &Decision, plan: &StepPlan) {
         placed.iter().map(|placed| (placed.start + placed.num_tokens) as i32).collect::<Vec<_>>(),
         plan.seq_lens()
     );
-    let sampling: Vec<i64> = placed.iter().filter(|placed| placed.samples).map(|placed| placed.seq.raw()).collect();
-    let placed_samplers: Vec<i64> =
-        plan.sample_seqs().iter().copied().filter(|raw| plan.seqs().contains(raw)).collect();
-    assert_eq!(sampling, placed_samplers);
+    let samples: Vec<usize> = placed.iter().map(|placed| placed.num_samples as usize).collect();
+    let by_row = |place: usize| {
+        let last = plan.query_start()[place + 1] - 1;
+        plan.sample().iter().filter(|&&index| index == last).count()
+    };
+    assert_eq!(samples, (0..placed.len()).map(by_row).collect::<Vec<_>>());
     assert_eq!(raws(&decision.admitted), plan.admitted());
     assert_eq!(raws(&decision.resumed), plan.resumed());
     assert_eq!(raws(&decision.preempted), plan.preempted());
