@@ -135,7 +135,7 @@ impl SchedulerModel {
         let counts = self.uses_cache(head);
         let state = &mut self.sequences[head];
         let (queries, hits) = (state.known.len(), hit.len() * self.world.block_size);
-        (state.computed, state.scheduled) = (hits, hits);
+        (state.computed, state.scheduled, state.high_water) = (hits, hits, state.high_water.max(hits));
         let was_introduced = std::mem::replace(&mut state.is_introduced, true);
         let counters = &mut self.counters;
         match (was_introduced, counts) {

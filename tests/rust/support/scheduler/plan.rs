@@ -121,6 +121,14 @@ impl SchedulerModel {
         changes
     }
 
+    /// Without a plan nothing else is told of the tables.
+    pub(super) fn blank_free_rows(&mut self) {
+        let width = self.table_width();
+        for row in (0..self.rows.len()).filter(|&row| self.rows[row].is_none()) {
+            self.block_tables[row * width..(row + 1) * width].fill(0);
+        }
+    }
+
     pub(super) fn tables_now(&self) -> Vec<i32> {
         let width = self.table_width();
         let mut tables = vec![0; self.rows.len() * width];

@@ -46,12 +46,13 @@ impl SchedulerModel {
         self.apply_ends();
         let mut step = self.begin();
         self.run_phases(&mut step);
-        self.block_tables = self.tables_now();
         let preempts = !step.preempted.is_empty() || !self.stopped.is_empty();
         let has_unreported = self.ends.iter().any(|end| !end.is_reported);
         if step.placed.is_empty() && !preempts && !(has_unreported && self.outs.is_empty()) {
+            self.blank_free_rows();
             return Ok(None);
         }
+        self.block_tables = self.tables_now();
         Ok(Some(self.write_plan(step)))
     }
 
