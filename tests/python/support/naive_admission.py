@@ -147,13 +147,16 @@ class NaiveDecision(NaiveStep):
         """As few of strictly worse classes as it takes, last first; none if all do not suffice."""
         if self.state.policy not in ("priority", "edf") or self._would_fit(sequence, hit):
             return []
-        limit = self.state.class_of(sequence)
+        limit, place = self.state.class_of(sequence), self.state.order_of(sequence)
         given = [placed.sequence for placed in self.placed if placed.is_newly_given]
         eligible = [
             other
             for other in reversed(self.state.in_order())
             if self.state.class_of(other) > limit and other not in given
         ]
+        if self.state.out:
+            # Room comes with a later commit: who goes must not be back in the queue before then.
+            eligible = [other for other in eligible if self.state.order_of(other) > place]
         for size in range(1, len(eligible) + 1):
             if self._would_fit(sequence, hit, without=eligible[:size]):
                 return eligible[:size]
