@@ -141,6 +141,9 @@ class NaiveDecision(NaiveStep):
         rest = self.state.blocks_for_all_of(sequence) - len(hit)
         prompts = [one for one in self._prompts_in_rows() if one in staying]
         lack = sum(self.state.blocks_lacking(one) for one in prompts)
+        if self.state.batching == "continuous" and self.state.inflight_steps > 1:
+            # Else a decode that is short would take the prompt's blocks while its plan is out.
+            lack += sum(self.needs_block(one) for one in self.decodes if one in staying)
         return rest + lack + (self.state.watermark_blocks if staying else 0)
 
     def _strict_victims(self, sequence: NaiveSequence, hit: list[int]) -> list[NaiveSequence]:

@@ -51,16 +51,15 @@ class NaiveStep:
     # --- one row -----------------------------------------------------------------------------
 
     def _place_decode(self, sequence: NaiveSequence) -> None:
-        while True:
-            at_boundary = sequence.scheduled == len(sequence.table) * self.block_size
-            must_copy = (
-                not at_boundary and sequence.tail_to_copy(self.pool, sequence.scheduled) is not None
-            )
-            if self.pool.available() >= at_boundary + must_copy:
-                break
+        while self.pool.available() < self.needs_block(sequence):
             if not self._make_room_for(sequence):
                 return
         self._place(sequence, 1, is_decode=True)
+
+    def needs_block(self, sequence: NaiveSequence) -> bool:
+        """Whether its next token needs a block: a new one, or a tail of its own."""
+        at_boundary = sequence.scheduled == len(sequence.table) * self.block_size
+        return at_boundary or sequence.tail_to_copy(self.pool, sequence.scheduled) is not None
 
     def _place_chunk(self, sequence: NaiveSequence) -> None:
         if self.state.limits.worst_case:
@@ -132,7 +131,7 @@ class NaiveStep:
             self.preempt(requester)
             return False
         if requester.twins:
-            requester.release_twins(self.pool)
+            requester.give_up_twins(self.pool)
             requester.epoch = None
             return True
         if not self.state.names(requester):
