@@ -127,6 +127,7 @@ class NaiveDecision(NaiveStep):
             return False
         dropped = [number for other in without for number in other.table]
         dropped += [number for other in without for _, number in other.twins]
+        dropped += [copy.source for copy in self.pool.untaken() if copy.target in dropped]
         counts = {n: self.pool.blocks[n].count - dropped.count(n) for n in {*hit, *dropped}}
         num_freed = sum(counts[number] == 0 for number in set(dropped))
         num_claimed = sum(counts[number] == 0 for number in hit)
@@ -147,7 +148,7 @@ class NaiveDecision(NaiveStep):
         return rest + lack + (self.state.watermark_blocks if staying else 0)
 
     def _strict_victims(self, sequence: NaiveSequence, hit: list[int]) -> list[NaiveSequence]:
-        """As few of strictly worse classes as it takes, last first; none if all do not suffice."""
+        """As few of strictly worse classes behind it as it takes, last first; or none."""
         if self.state.policy not in ("priority", "edf") or self._would_fit(sequence, hit):
             return []
         limit, place = self.state.class_of(sequence), self.state.order_of(sequence)
@@ -155,20 +156,19 @@ class NaiveDecision(NaiveStep):
         eligible = [
             other
             for other in reversed(self.state.in_order())
-            if self.state.class_of(other) > limit and other not in given
+            if self.state.class_of(other) > limit
+            and self.state.order_of(other) > place
+            and other not in given
         ]
-        if self.state.out:
-            # Room comes with a later commit: who goes must not be back in the queue before then.
-            eligible = [other for other in eligible if self.state.order_of(other) > place]
         for size in range(1, len(eligible) + 1):
             if self._would_fit(sequence, hit, without=eligible[:size]):
                 return eligible[:size]
         return []
 
     def _count_admission(self, sequence: NaiveSequence, num_hit_tokens: int) -> None:
-        kind = "resumed" if sequence.was_admitted else "prefix"
+        kind = "resumed" if sequence.was_told else "prefix"
         if self.state.caches(sequence):
             self.state.counters[f"{kind}_queries"] += len(sequence.known)
             self.state.counters[f"{kind}_hits"] += num_hit_tokens
-        (self.resumed if sequence.was_admitted else self.admitted).append(sequence)
-        sequence.was_admitted = True
+        (self.resumed if sequence.was_told else self.admitted).append(sequence)
+        sequence.was_told = True

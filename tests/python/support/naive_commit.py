@@ -91,7 +91,7 @@ class NaiveCommits(NaiveState):
             return
         leader.share_with(member, self.pool)
         self.running.append(member)
-        self.arrivals.append(member.handle)
+        self.arrive(member)
 
     def _accept(self, sequence: NaiveSequence, token: int, outcome: NaiveOutcome) -> None:
         family = sequence.family
@@ -119,6 +119,6 @@ class NaiveCommits(NaiveState):
         for placed in [placed for one in void for placed in one.placed]:
             sequence = placed.sequence
             if sequence in self.running and sequence.reason is None:
-                self.preempt(sequence)
+                self.preempt(sequence, within_step=False)
                 self.withdrawals.append(sequence.handle)
         self.pool.void_steps([one.step for one in void])

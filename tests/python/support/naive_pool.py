@@ -98,11 +98,28 @@ class NaivePool:
     def newest_step(self) -> int | None:
         return self.open_steps[-1] if self.open_steps else None
 
+    def untaken(self) -> list[Copy]:
+        return [copy for copy in self.pending if not copy.taken]
+
     def untaken_copy_to(self, number: int) -> Copy | None:
-        for copy in self.pending:
-            if copy.target == number and not copy.taken:
+        for copy in self.untaken():
+            if copy.target == number:
                 return copy
         return None
+
+    def forget(self, numbers: list[int]) -> None:
+        """Makes these blocks unfindable, and all that was published below them."""
+        for number in numbers:
+            history, self.blocks[number].history = self.blocks[number].history, None
+            below = [
+                child
+                for child, block in self.blocks.items()
+                if history is not None
+                and block.history is not None
+                and block.history.parent(self.block_size) == history
+            ]
+            assert not any(child in self.recency for child in below)
+            self.forget(below)
 
     # --- giving out --------------------------------------------------------------------------
 
@@ -268,7 +285,7 @@ class NaivePool:
         return target
 
     def take_copies(self) -> list[Copy]:
-        taken = [copy for copy in self.pending if not copy.taken]
+        taken = self.untaken()
         for copy in taken:
             copy.taken = True
             if copy.step not in self.open_steps:
@@ -280,9 +297,8 @@ class NaivePool:
 
     def hand_out_copies(self, step: int) -> list[Copy]:
         """Takes all copies that were made, for this step."""
-        for copy in self.pending:
-            if not copy.taken:
-                copy.step = step
+        for copy in self.untaken():
+            copy.step = step
         return self.take_copies()
 
     def _end_copies(self, ended: list[Copy]) -> None:

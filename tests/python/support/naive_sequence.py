@@ -27,7 +27,7 @@ class NaiveSequence(NaiveTable):
     row: int | None = None  # while it runs, or follows a leader that does
     num_told: int = 0  # the entries of its table that plans have told
     epoch: int | None = field(default=None)  # it publishes while this is the scheduler's
-    was_admitted: bool = False
+    was_told: bool = False  # to run: by an admission, the fork, or a hand-over
     reason: Reason | None = None  # once it has ended
     is_reported: bool = False
     is_forgotten: bool = False
@@ -55,10 +55,9 @@ class NaiveSequence(NaiveTable):
         """Goes on from where its leader is: the request's prompt is complete."""
         for name in ("computed", "scheduled", "high_water", "queued_with", "epoch"):
             setattr(self, name, getattr(leader, name))
-        self.was_admitted = True
 
 
 _HANDED_OVER = (
     *("table", "twins", "computed", "scheduled", "high_water", "row", "num_told"),
-    *("epoch", "was_admitted", "queued_with"),
+    *("epoch", "queued_with"),
 )

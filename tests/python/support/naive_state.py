@@ -204,11 +204,11 @@ class NaiveState:
         sequence.computed = sequence.scheduled = sequence.num_told = 0
         self.running.remove(sequence)
 
-    def preempt(self, victim: NaiveSequence) -> None:
+    def preempt(self, victim: NaiveSequence, *, within_step: bool) -> None:
         self.leave_row(victim)
         self.counters["preemptions"] += 1
         if self.is_too_long(victim) and not self.names(victim):
-            self.end(victim, Reason.CAPACITY, is_applied=True)
+            self.end(victim, Reason.CAPACITY, is_applied=within_step)
         else:
             victim.queued_with = len(victim.known)
             self.waiting.append(victim)
@@ -245,10 +245,15 @@ class NaiveState:
         if not self.running:
             self.padding = []
 
+    def arrive(self, sequence: NaiveSequence) -> None:
+        """It runs without an admission: the next plan says so."""
+        sequence.was_told = True
+        self.arrivals.append(sequence.handle)
+
     def hand_over(self, leader: NaiveSequence, heir: NaiveSequence) -> None:
         """The leader of a family ends before the fork: its next member stands in its place."""
         if leader in self.running:
-            self.arrivals.append(heir.handle)
+            self.arrive(heir)
         heir.take_over(leader)
         for queue in (self.running, self.waiting, self.not_ready):
             if leader in queue:

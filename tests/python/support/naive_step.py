@@ -156,5 +156,5 @@ class NaiveStep:
         for kind in (self.decodes, self.prompts):
             if victim in kind:
                 kind.remove(victim)
-        self.state.preempt(victim)
+        self.state.preempt(victim, within_step=True)
         self.preempted.append(victim)

@@ -42,9 +42,7 @@ class NaiveTable:
     def give_up_twins(self, pool: NaivePool) -> None:
         """Lets all twins go. What was published below one must not be found without it."""
         first, _ = min(self.twins)
-        for number in self.table[first:]:
-            if pool.blocks[number].count == 1:
-                pool.blocks[number].history = None
+        pool.forget(self.table[first:])
         self.release_twins(pool)
 
     def publish(
