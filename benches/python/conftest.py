@@ -1,156 +1,58 @@
-"""Seeded inputs, the same as in `benches/rust/support`, and engines in a steady state."""
+"""What the benchmarks ask for: engines, allocators and traces, and whether it must be quick."""
 
-from dataclasses import dataclass, field
+import os
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-import octavo
-
-VOCABULARY = 32_000
-BLOCK_SIZE = 16
-PROMPT = 512
-# Decode steps that the blocks of an engine are enough for.
-STEPS = 1_024
-
-PLAN_ARRAYS = (
-    "seqs",
-    "rows",
-    "num_tokens",
-    "query_start",
-    "token_ids",
-    "positions",
-    "slot_mapping",
-    "seq_lens",
-    "sample",
-    "sample_seqs",
-    "sample_indptr",
-    "table_changes",
-    "copies",
-)
+from inputs import BLOCK_SIZE, Engine, full_cache, mixed_cache, tokens
 
 
-def draw(seed, count):
-    """The first `count` values of the stream of `seed` (SplitMix64, by counter)."""
-    mixed = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(
-        0x9E37_79B9_7F4A_7C15
-    )
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="fewer rounds, shorter runs")
 
 
-def tokens(seed, count):
-    return (draw(seed, count) % np.uint64(VOCABULARY)).astype(np.int32)
+def pytest_configure(config):
+    config.pluginmanager.register(Skipped(), "skipped")
 
 
-def shuffled(seed, count):
-    """The numbers 0 .. count in an order that depends on `seed` only."""
-    order = list(range(count))
-    values = draw(seed, count)
-    for last in range(count - 1, 0, -1):
-        other = int(values[last]) % (last + 1)
-        order[last], order[other] = order[other], order[last]
-    return order
+class Skipped:
+    """Puts into the results what was not measured, and why."""
+
+    def __init__(self):
+        self.reasons = {}
+
+    def pytest_runtest_logreport(self, report):
+        if report.skipped:
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            self.reasons[report.nodeid.rpartition("::")[2]] = reason
+
+    def pytest_benchmark_update_json(self, output_json):
+        output_json["skipped"] = self.reasons
 
 
-def mixed_cache(num_blocks):
-    """An allocator whose blocks were all used, freed and mixed, and are blank again."""
-    cache = octavo.KVCache(num_blocks, BLOCK_SIZE)
-    sizes = draw(1, num_blocks)
-    opened, left = [], num_blocks
-    while left > 0:
-        blocks = min(left, 1 + int(sizes[left - 1]) % 31)
-        seq = cache.open()
-        cache.reserve(seq, blocks * BLOCK_SIZE)
-        opened.append(seq)
-        left -= blocks
-    for at in shuffled(2, len(opened)):
-        cache.close(opened[at])
-    return cache
+@pytest.fixture
+def quick(request):
+    return request.config.getoption("--quick")
 
 
-def full_cache(num_blocks, chain):
-    """The same, full of cached chains of `chain` blocks each, and the seeds of their tokens."""
-    cache = mixed_cache(num_blocks)
-    seeds = [1_000_000 + at for at in range(num_blocks // chain)]
-    for seed in seeds:
-        seq = cache.open()
-        cache.reserve(seq, chain * BLOCK_SIZE)
-        cache.advance(seq, tokens(seed, chain * BLOCK_SIZE))
-        cache.close(seq)
-    return cache, seeds
+@pytest.fixture
+def trace_path():
+    """A function that gives the path of a published trace, or skips where it is absent."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "traces"
+    folder = Path(os.environ.get("OCTAVO_TRACES", beside))
 
+    def path(name):
+        if not (folder / name).exists():
+            pytest.skip(f"the trace {name} is not here")
+        return folder / name
 
-@dataclass
-class Engine:
-    """A scheduler all of whose rows decode; `fill` is `fresh` or `full` (of cached blocks)."""
-
-    rows: int
-    fill: str
-    sched: octavo.Scheduler = field(init=False)
-    next_seed: int = 10_000_000
-
-    def __post_init__(self):
-        self.num_blocks = self.rows * -(-(PROMPT + STEPS + 64) // BLOCK_SIZE)
-        self.sched = octavo.Scheduler(
-            self.num_blocks,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=self.rows,
-            max_num_batched_tokens=65_536,
-            max_model_len=4_096,
-            max_partial_prefills=64,
-            watermark=0.0,
-        )
-        self.sampled = tokens(3, self.rows)
-        self._mix_blocks()
-        if self.fill == "full":
-            self._fill_with_cached()
-        self._start_rows()
-
-    def round(self):
-        """One step and its commit, all arrays of the plan asked for: what is measured."""
-        plan = self.sched.step(0.0)
-        for name in PLAN_ARRAYS:
-            getattr(plan, name)
-        self.sched.commit(plan, self.sampled[: len(plan.sample_seqs)])
-
-    def _add(self, length, max_tokens, *, use_cache=True):
-        self.next_seed += 1
-        prompt = tokens(self.next_seed, length)
-        return self.sched.add(prompt, max_tokens=max_tokens, use_cache=use_cache)
-
-    def _mix_blocks(self):
-        lengths = 1 + draw(4, self.rows) % np.uint64(PROMPT)
-        requests = [self._add(int(length), 4_096, use_cache=False) for length in lengths]
-        while self.sched.stats().available >= self.rows:
-            self.round()
-        for at in shuffled(6, self.rows):
-            self.sched.abort(requests[at])
-        self.round()
-        assert self.sched.stats().blank == self.num_blocks
-
-    def _fill_with_cached(self):
-        blocks_each = 128
-        for _ in range(self.num_blocks // blocks_each):
-            self._add(blocks_each * BLOCK_SIZE, 0)
-        while self.sched.has_work:
-            self.round()
-
-    def _start_rows(self):
-        for _ in range(self.rows):
-            self._add(PROMPT, 4_096)
-        num_decodes = 0
-        while num_decodes < self.rows:
-            plan = self.sched.step(0.0)
-            num_decodes = plan.num_decodes
-            self.sched.commit(plan, self.sampled[: len(plan.sample_seqs)])
+    return path
 
 
 @pytest.fixture
 def engine(request):
-    rows, fill = request.param
-    return Engine(rows, fill)
+    return Engine(request.param)
 
 
 @pytest.fixture

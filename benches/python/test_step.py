@@ -2,12 +2,18 @@
 
 import pytest
 
-SHAPES = [(rows, fill) for rows in (256, 1_024, 4_096) for fill in ("fresh", "full")]
+from inputs import Shape
+
+SHAPES = [
+    *(Shape(rows, fill) for rows in (256, 1_024, 4_096) for fill in ("fresh", "full")),
+    *(Shape(256, fill, pool) for pool in (10_000, 1_000_000) for fill in ("fresh", "full")),
+    *(Shape(256, waiting=waiting) for waiting in (100, 100_000)),
+]
 
 
-@pytest.mark.parametrize(
-    "engine", SHAPES, indirect=True, ids=[f"{rows}_{fill}" for rows, fill in SHAPES]
-)
-def test_step_commit(benchmark, engine):
-    benchmark.pedantic(engine.round, rounds=600, warmup_rounds=100)
+@pytest.mark.parametrize("engine", SHAPES, indirect=True, ids=str)
+def test_step_commit(benchmark, engine, quick):
+    steps = min(engine.steps_left, 200 if quick else 700)
+    warming = steps // 7
+    benchmark.pedantic(engine.round, rounds=steps - warming, warmup_rounds=warming)
     assert engine.sched.stats().running == engine.rows

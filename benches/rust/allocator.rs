@@ -21,11 +21,12 @@ use support::{BLOCK_SIZE, computed, draw, full_cache, mixed_cache, reserved, tim
 
 /// Blocks that one iteration handles: a prompt of 4,096 tokens.
 const BLOCKS: usize = 256;
+const POOLS: [usize; 3] = [10_000, 100_000, 1_000_000];
 
 fn allocate_free(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_free");
     group.throughput(Throughput::Elements(BLOCKS as u64));
-    for num_blocks in [10_000, 1_000_000] {
+    for num_blocks in POOLS {
         let mut cache = mixed_cache(num_blocks);
         group.bench_function(format!("blank_{num_blocks}"), |bencher| {
             bencher.iter(|| {
@@ -41,7 +42,7 @@ fn allocate_evict(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_evict");
     group.throughput(Throughput::Elements(BLOCKS as u64));
     group.sample_size(20).measurement_time(Duration::from_secs(2));
-    for num_blocks in [10_000, 1_000_000] {
+    for num_blocks in POOLS {
         let (mut cache, _) = full_cache(num_blocks, 16);
         let mut seed = 50_000_000;
         group.bench_function(format!("{num_blocks}"), |bencher| {
@@ -63,7 +64,7 @@ fn match_prefix(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("match");
     group.throughput(Throughput::Elements(BLOCKS as u64));
     let public = Identity::default();
-    for num_blocks in [10_000, 100_000, 1_000_000] {
+    for num_blocks in POOLS {
         let (cache, seeds) = full_cache(num_blocks, BLOCKS);
         // One token more than the blocks, so that all of them may be hit.
         let prompts: Vec<Vec<i32>> = seeds.iter().map(|&seed| tokens(seed, BLOCKS * BLOCK_SIZE + 1)).collect();
@@ -84,7 +85,7 @@ fn publish(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(BLOCKS as u64));
     group.sample_size(20).measurement_time(Duration::from_secs(2));
-    for num_blocks in [100_000, 1_000_000] {
+    for num_blocks in POOLS {
         let (mut cache, _) = full_cache(num_blocks, 16);
         let mut seed = 60_000_000;
         group.bench_function(format!("{num_blocks}"), |bencher| {
@@ -107,7 +108,7 @@ fn fork(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fork");
     group.throughput(Throughput::Elements(BLOCKS as u64));
     group.sample_size(20).measurement_time(Duration::from_secs(2));
-    for num_blocks in [10_000, 100_000, 1_000_000] {
+    for num_blocks in POOLS {
         let mut cache = mixed_cache(num_blocks);
         let parents: Vec<_> = (0..num_blocks / BLOCKS)
             .map(|at| computed(&mut cache, &tokens(70_000_000 + at as u64, BLOCKS * BLOCK_SIZE)))

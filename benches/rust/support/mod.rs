@@ -92,8 +92,43 @@ pub enum Fill {
 }
 
 pub const PROMPT: usize = 512;
-/// Decode steps before the sequences are replaced.
+/// Decode steps that a shape leaves room for, and those that go by until every row decodes.
 const STEPS: usize = 1_024;
+const STARTING: usize = 64;
+
+/// What an engine runs, and in how large a memory.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub rows: usize,
+    pub num_blocks: usize,
+    pub max_model_len: usize,
+    pub fill: Fill,
+    pub waiting: usize,
+}
+
+impl Shape {
+    /// `rows` decode in a memory of their own size.
+    pub const fn decoding(rows: usize, fill: Fill) -> Self {
+        let num_blocks = rows * (PROMPT + STEPS + STARTING).div_ceil(BLOCK_SIZE);
+        Self { rows, num_blocks, max_model_len: 4_096, fill, waiting: 0 }
+    }
+
+    /// 256 rows decode in a memory of any size; the limits are the same for all sizes.
+    pub const fn in_pool(num_blocks: usize, fill: Fill) -> Self {
+        Self { rows: 256, num_blocks, max_model_len: 1 << 17, fill, waiting: 0 }
+    }
+
+    /// 256 rows decode while `waiting` others wait.
+    pub const fn with_waiting(waiting: usize) -> Self {
+        Self { waiting, ..Self::decoding(256, Fill::Fresh) }
+    }
+
+    /// Decode steps before the sequences are replaced.
+    fn steps(&self) -> usize {
+        let room = self.num_blocks / self.rows * BLOCK_SIZE;
+        room.min(PROMPT + STEPS) - PROMPT - STARTING
+    }
+}
 
 /// A scheduler all of whose rows decode, with what its caller uses again.
 pub struct Engine {
@@ -101,44 +136,56 @@ pub struct Engine {
     plan: StepPlan,
     outcome: Outcome,
     sampled: Vec<i32>,
-    rows: usize,
-    num_blocks: usize,
-    fill: Fill,
-    waiting: usize,
+    shape: Shape,
     next_seed: u64,
     steps_left: usize,
 }
 
 impl Engine {
-    pub fn new(rows: usize, fill: Fill, waiting: usize) -> Self {
-        let num_blocks = rows * (PROMPT + STEPS + 64).div_ceil(BLOCK_SIZE);
+    pub fn new(shape: Shape) -> Self {
+        let mut engine = Self::empty(shape);
+        engine.mix_blocks();
+        engine.fill_and_start();
+        engine
+    }
+
+    /// The same with blocks in the order of their ids, which a count of instructions does not see.
+    pub fn unmixed(shape: Shape) -> Self {
+        let mut engine = Self::empty(shape);
+        engine.fill_and_start();
+        engine
+    }
+
+    fn empty(shape: Shape) -> Self {
+        let num_blocks = shape.num_blocks as i64;
         let config = SchedulerConfig {
-            cache: CacheConfig { block_size: BLOCK_SIZE as i64, ..CacheConfig::new(num_blocks as i64) },
-            max_num_seqs: rows as i64,
+            cache: CacheConfig { block_size: BLOCK_SIZE as i64, ..CacheConfig::new(num_blocks) },
+            max_num_seqs: shape.rows as i64,
             max_num_batched_tokens: 65_536,
-            max_model_len: 4_096,
+            max_model_len: shape.max_model_len as i64,
             max_partial_prefills: 64,
             watermark: 0.0,
-            ..SchedulerConfig::new(num_blocks as i64)
+            ..SchedulerConfig::new(num_blocks)
         };
-        let mut engine = Self {
+        Self {
             sched: Scheduler::new(&config).expect("in range"),
             plan: StepPlan::new(),
             outcome: Outcome::default(),
-            sampled: tokens(3, rows),
-            rows,
-            num_blocks,
-            fill,
-            waiting,
+            sampled: tokens(3, shape.rows),
+            shape,
             next_seed: 10_000_000,
             steps_left: 0,
-        };
-        engine.mix_blocks();
-        if fill == Fill::Full {
-            engine.fill_with_cached();
         }
-        engine.start_rows();
-        engine
+    }
+
+    fn fill_and_start(&mut self) {
+        if self.shape.fill == Fill::Full {
+            self.fill_with_cached();
+        }
+        self.start_rows();
+        let stats = self.sched.stats();
+        assert_eq!((stats.running as usize, stats.waiting as usize), (self.shape.rows, self.shape.waiting));
+        assert_eq!(stats.blank == 0, self.shape.fill == Fill::Full);
     }
 
     /// One step and its commit; the decode that is measured.
@@ -167,8 +214,8 @@ impl Engine {
     }
 
     fn renew(&mut self) {
-        if self.fill == Fill::Fresh {
-            *self = Self::new(self.rows, self.fill, self.waiting);
+        if self.shape.fill == Fill::Fresh {
+            *self = Self::new(self.shape);
             return;
         }
         self.abort_rows(5);
@@ -184,26 +231,26 @@ impl Engine {
     /// Uses every block once without publishing it, and frees them in mixed order.
     fn mix_blocks(&mut self) {
         let mut requests = Vec::new();
-        for row in 0..self.rows {
+        for row in 0..self.shape.rows {
             let len = 1 + draw(4, row as u64) as usize % PROMPT;
             self.next_seed += 1;
             let prompt = tokens(self.next_seed, len);
-            let request = Request { use_cache: false, ..Request::new(prompt, 4_096) };
+            let request = Request { use_cache: false, ..Request::new(prompt, self.shape.max_model_len) };
             requests.push(self.sched.add(request).expect("it fits"));
         }
-        while self.sched.stats().available >= self.rows as u64 {
+        while self.sched.stats().available >= self.shape.rows as u64 {
             self.round();
         }
         for at in shuffled(6, requests.len()) {
             self.sched.abort(requests[at]).expect("alive");
         }
         self.round();
-        assert_eq!(self.sched.stats().blank, self.num_blocks as u64);
+        assert_eq!(self.sched.stats().blank, self.shape.num_blocks as u64);
     }
 
     fn fill_with_cached(&mut self) {
         let blocks_each = 128;
-        for _ in 0..self.num_blocks / blocks_each {
+        for _ in 0..self.shape.num_blocks / blocks_each {
             self.add(blocks_each * BLOCK_SIZE, 0, true);
         }
         while self.sched.has_work() {
@@ -212,17 +259,17 @@ impl Engine {
     }
 
     fn start_rows(&mut self) {
-        for _ in 0..self.rows {
-            self.add(PROMPT, 4_096, true);
+        for _ in 0..self.shape.rows {
+            self.add(PROMPT, self.shape.max_model_len, true);
         }
         self.round();
-        while self.plan.num_decodes() < self.rows {
+        while self.plan.num_decodes() < self.shape.rows {
             self.round();
         }
-        for _ in 0..self.waiting.saturating_sub(self.sched.stats().waiting as usize) {
+        for _ in 0..self.shape.waiting.saturating_sub(self.sched.stats().waiting as usize) {
             self.add(1, 1, true);
         }
-        self.steps_left = STEPS - 64;
+        self.steps_left = self.shape.steps();
     }
 
     fn abort_rows(&mut self, seed: u64) {
