@@ -22,6 +22,7 @@ from octavo.errors import (
     TraceError,
     UnknownHandleError,
 )
+from octavo.padding import PaddedPlan, pad
 from octavo.types import Reason
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Ops",
     "OutOfBlocks",
     "Outcome",
+    "PaddedPlan",
     "Reason",
     "RequestError",
     "Scheduler",
@@ -45,4 +47,5 @@ __all__ = [
     "TraceError",
     "UnknownHandleError",
     "__version__",
+    "pad",
 ]

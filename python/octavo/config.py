@@ -52,13 +52,12 @@ class SchedulerConfig:
             admission.
         preemption: How a running sequence gives up its blocks; only "recompute" so far.
         victim: Who does: "latest" in policy order, "least_computed", or "lowest_class".
-        inflight_steps: Plans that may be out at once; only 1 so far.
+        inflight_steps: Plans that may be out at once, 1 … 4.
         num_lookahead: Extra slots kept for drafts; only 0 so far.
         prefix_caching: Whether full blocks are published and found again.
         partial_hits: Whether a hit may end inside a block; only False so far.
-        dedupe: Whether equal blocks are merged; only True so far.
-        reserve_null_block: Whether block 0 is never given out; only False so far,
-            under a scheduler.
+        dedupe: Whether equal blocks are merged; False keeps a sequence's own block in its table.
+        reserve_null_block: Whether block 0 is never given out and does not count as usable.
         eviction: Which cached block goes first; only "lru" so far.
         hash_seed: Seed of the block hashes, 0 … 2^64-1.
         host_blocks: Blocks of the host tier; only 0 so far.

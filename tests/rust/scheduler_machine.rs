@@ -694,7 +694,8 @@ fn compare_decision(decision: &Decision, plan: &StepPlan) {
         placed.iter().map(|placed| (placed.start + placed.num_tokens) as i32).collect::<Vec<_>>(),
         plan.seq_lens()
     );
-    let samplers: Vec<i64> = placed.iter().filter(|placed| placed.samples).map(|placed| placed.seq.raw()).collect();
+    let samplers: Vec<i64> =
+        placed.iter().filter(|placed| placed.num_samples > 0).map(|placed| placed.seq.raw()).collect();
     assert_eq!(samplers, plan.sample_seqs());
     assert_eq!(raws(&decision.admitted), plan.admitted());
     assert_eq!(raws(&decision.resumed), plan.resumed());

@@ -73,7 +73,8 @@ fn check_counts(cache: &Cache, holders: &[Holder<'_>], pinned: &[BlockId]) -> Re
         *entries.entry(*block).or_default() += 1;
     }
     let mut counts = entries.clone();
-    for block in cache.copies().sources().chain(pinned.iter().copied()) {
+    let twins = holders.iter().flat_map(|holder| holder.table.twins()).map(|&(_, twin)| twin);
+    for block in cache.copies().sources().chain(pinned.iter().copied()).chain(twins) {
         *counts.entry(block).or_default() += 1;
     }
     let slots = cache.pool().slots();
@@ -121,12 +122,13 @@ fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateErro
         let Some(tokens) = holder.tokens else {
             continue;
         };
-        for (block, part) in holder.table.blocks().iter().zip(tokens.chunks_exact(cache.block_size())) {
-            let published = matches!(cache.pool().state(*block), State::Held { published: true, .. });
+        for (index, part) in tokens.chunks_exact(cache.block_size()).enumerate() {
+            let block = holder.table.canonical(index);
+            let published = matches!(cache.pool().state(block), State::Held { published: true, .. });
             if !published {
                 return Err(StateError::law(4, format!("block {} is full and not published", block.get())));
             }
-            if cache.prefix().tokens(*block) != part {
+            if cache.prefix().tokens(block) != part {
                 return Err(StateError::law(5, format!("block {} holds other tokens than its sequence", block.get())));
             }
         }

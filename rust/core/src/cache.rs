@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::config::Geometry;
-use crate::copies::{CopyLedger, CopyOp};
+use crate::copies::{self, CopyLedger, CopyOp};
 use crate::error::{ConfigError, StateError};
 use crate::hash::ChainHasher;
 use crate::identity::Identity;
@@ -15,7 +15,7 @@ use crate::ids::BlockId;
 use crate::pool::{Pool, Taken};
 use crate::prefix::{Hits, Link, Parent, Prefix};
 use crate::slot::{Released, State};
-use crate::table::Table;
+use crate::table::{Dropped, Table};
 
 /// Whether there was room. Running out of blocks is an outcome, not an error.
 #[must_use]
@@ -110,6 +110,11 @@ impl Cache {
         self.geometry.num_blocks
     }
 
+    /// Blocks that can be given out at all.
+    pub(crate) const fn usable(&self) -> usize {
+        self.pool.num_usable()
+    }
+
     /// Whether full blocks are published at all.
     pub(crate) const fn is_caching(&self) -> bool {
         self.geometry.caching
@@ -118,6 +123,11 @@ impl Cache {
     #[inline]
     pub(crate) fn available(&self) -> usize {
         self.pool.available()
+    }
+
+    /// Free blocks that a step in flight may still touch.
+    pub(crate) fn coming(&self) -> usize {
+        self.pool.num_fenced() + self.pool.num_guarded()
     }
 
     pub(crate) const fn pool(&self) -> &Pool {
@@ -142,9 +152,14 @@ impl Cache {
         &self.counters
     }
 
-    /// How many of `blocks` nobody holds: claiming them takes as many from what is available.
+    /// How many of `blocks` nobody holds: claiming them takes as many from what is available or coming.
     pub(crate) fn num_unheld(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|&&block| self.pool.state(block) == State::Cached).count()
+    }
+
+    /// How many of `blocks` could be evicted: claiming them takes as many from what is available.
+    pub(crate) fn num_evictable(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|&&block| self.pool.is_evictable(block)).count()
     }
 
     /// The most blocks that a prompt of `len` tokens may hit: one token is left to compute.
@@ -184,18 +199,61 @@ impl Cache {
         }
     }
 
-    /// Drops the entries from `keep` on, last first.
+    /// Drops the entries from `keep` on, last first, each with its twin.
     pub(crate) fn shrink(&mut self, table: &mut Table, keep: usize) {
         while table.len() > keep {
-            if let Some(block) = table.pop() {
-                self.release(block);
+            let Some(Dropped { block, twin }) = table.pop() else { unreachable!("a table that long has a last entry") };
+            self.release(block);
+            if let Some(twin) = twin {
+                self.release(twin);
             }
+        }
+    }
+
+    /// Lets all twins of a table go, last first. What is findable below them by way of the table is so no more (L6).
+    /// O(pool).
+    pub(crate) fn abandon_twins(&mut self, table: &mut Table) {
+        if let Some(&(first, _)) = table.twins().first() {
+            for &block in &table.blocks()[first + 1..] {
+                if matches!(self.pool.state(block), State::Held { published: true, .. }) {
+                    self.withdraw(block);
+                }
+            }
+        }
+        self.drop_twins(table, 0);
+    }
+
+    /// Makes a held block and every findable block below it unfindable, children first. O(pool).
+    fn withdraw(&mut self, block: BlockId) {
+        let is_findable = |&block: &BlockId| matches!(self.pool.state(block), State::Held { published: true, .. });
+        let findable = self.pool.blank().parts().1.map(BlockId::new).filter(is_findable);
+        let mut children = BTreeMap::<BlockId, Vec<BlockId>>::new();
+        for child in findable {
+            if let Some(parent) = self.prefix.parent(child) {
+                children.entry(parent).or_default().push(child);
+            }
+        }
+        let (mut open, mut found) = (vec![block], Vec::new());
+        while let Some(block) = open.pop() {
+            open.extend(children.get(&block).into_iter().flatten());
+            found.push(block);
+        }
+        for block in found.into_iter().rev() {
+            self.prefix.remove(block);
+            self.pool.withdraw(block);
+        }
+    }
+
+    /// Lets the twins of the entries from `from` on go, last first.
+    pub(crate) fn drop_twins(&mut self, table: &mut Table, from: usize) {
+        while let Some(twin) = table.pop_twin(from) {
+            self.release(twin);
         }
     }
 
     /// A second table of the same blocks.
     pub(crate) fn share(&mut self, table: &Table) -> Table {
-        for &block in table.blocks() {
+        for &block in table.blocks().iter().chain(table.twins().iter().map(|(_, twin)| twin)) {
             self.pool.retain(block);
         }
         table.clone()
@@ -249,15 +307,20 @@ impl Cache {
         }
     }
 
-    /// Publishes entry `index`, which `link` now fills, or merges it with the equal block that is findable already.
-    /// All entries before it are published. True when it was merged: the table names the other block now.
+    /// Publishes entry `index`, which `link` now fills. An equal block that is findable already takes its place in the
+    /// table, or is held beside it as its twin. All entries before it were published. True when the table names the
+    /// other block now.
     pub(crate) fn publish(&mut self, table: &mut Table, index: usize, link: Link<'_>, identity: &Identity) -> bool {
         let own = table.blocks()[index];
-        let before = index.checked_sub(1).map(|before| table.blocks()[before]);
+        let before = index.checked_sub(1).map(|before| table.canonical(before));
         let parent = before.map(Parent::Block).or_else(|| self.prefix.root(identity));
         let twin = parent.and_then(|parent| self.prefix.twin(parent, link, &mut self.counters.collisions));
         if let Some(twin) = twin {
             self.pool.retain(twin);
+            if !self.geometry.dedupe {
+                table.push_twin(index, twin);
+                return false;
+            }
             table.replace(index, twin);
             self.release(own);
             self.counters.merged += 1;
@@ -274,6 +337,20 @@ impl Cache {
         let fences = self.pool.fences();
         let newest = fences.newest();
         let taken = self.copies.take(|step| step.filter(|&step| fences.is_open(step)).or(newest));
+        self.settle_taken(taken)
+    }
+
+    /// As [`take_copies`](Self::take_copies), where all of them run in the newest open step.
+    pub(crate) fn take_copies_for_newest(&mut self) -> Vec<CopyOp> {
+        if self.copies.is_settled() {
+            return Vec::new();
+        }
+        let newest = self.pool.fences().newest();
+        let taken = self.copies.take(|_| newest);
+        self.settle_taken(taken)
+    }
+
+    fn settle_taken(&mut self, taken: copies::Taken) -> Vec<CopyOp> {
         for src in taken.held {
             self.renew_ancestors(src);
         }
@@ -289,6 +366,13 @@ impl Cache {
     pub(crate) fn end_step(&mut self, step: u64) {
         self.pool.end_step(step);
         let ended = self.copies.end(step);
+        self.release_sources(ended);
+    }
+
+    /// The open steps from `first` on never run: what waits for them waits for the newest before them, or for nothing.
+    pub(crate) fn void_steps(&mut self, first: u64) {
+        self.pool.void_steps(first);
+        let ended = self.copies.end_from(first);
         self.release_sources(ended);
     }
 

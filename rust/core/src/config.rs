@@ -12,6 +12,8 @@ pub const MAX_NUM_BLOCKS: i64 = (1 << 31) - 1;
 pub const MAX_BLOCK_SIZE: i64 = 256;
 /// The largest batch.
 pub const MAX_NUM_SEQS: i64 = 65_536;
+/// The most plans out at once.
+pub const MAX_INFLIGHT_STEPS: i64 = 4;
 
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident, $field:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
@@ -127,7 +129,7 @@ pub struct CacheConfig {
     pub prefix_caching: bool,
     /// *Later*: hits inside a block.
     pub partial_hits: bool,
-    /// Whether equal blocks are merged; `false` comes later.
+    /// Whether equal blocks are merged; `false` keeps a sequence's own block and holds the findable one beside it.
     pub dedupe: bool,
     /// Whether block 0 is never given out and does not count as usable.
     pub reserve_null_block: bool,
@@ -175,7 +177,6 @@ impl CacheConfig {
         let hash_bits = in_range("_hash_bits", self.hash_bits, 1, 64)?;
         group::check(&self.groups)?;
         later("partial_hits", self.partial_hits, false)?;
-        later("dedupe", self.dedupe, true)?;
         later("host_blocks", self.host_blocks, 0)?;
         later("disk_blocks", self.disk_blocks, 0)?;
         later("events", self.events, false)?;
@@ -187,6 +188,7 @@ impl CacheConfig {
             hash_bits,
             hash_seed: self.hash_seed,
             caching: self.prefix_caching,
+            dedupe: self.dedupe,
         })
     }
 }
@@ -201,6 +203,7 @@ pub(crate) struct Geometry {
     pub(crate) hash_bits: u32,
     pub(crate) hash_seed: u64,
     pub(crate) caching: bool,
+    pub(crate) dedupe: bool,
 }
 
 /// What a [`Scheduler`](crate::Scheduler) is made of; the fields and defaults of CONTRACT §3.
@@ -234,7 +237,7 @@ pub struct SchedulerConfig {
     pub preemption: Preemption,
     /// Who loses them.
     pub victim: Victim,
-    /// Plans out at once; more than 1 comes later.
+    /// Plans out at once, 1 ..= 4.
     pub inflight_steps: i64,
     /// *Later*: extra slots for drafts.
     pub num_lookahead: i64,
@@ -275,6 +278,7 @@ impl SchedulerConfig {
         let max_model_len = in_range("max_model_len", self.max_model_len, 2, top)?;
         let max_partial_prefills = in_range("max_partial_prefills", self.max_partial_prefills, 1, top)?;
         let cap = in_range("long_prefill_threshold", self.long_prefill_threshold, 0, top)?;
+        let inflight_steps = in_range("inflight_steps", self.inflight_steps, 1, MAX_INFLIGHT_STEPS)?;
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(ConfigError::new("watermark", self.watermark, "0 <= watermark < 1"));
         }
@@ -293,7 +297,8 @@ impl SchedulerConfig {
             max_model_len,
             max_partial_prefills,
             prompt_cap: if cap == 0 { usize::MAX } else { cap },
-            watermark: share_of(self.watermark, geometry.num_blocks),
+            inflight_steps,
+            watermark: share_of(self.watermark, geometry.num_blocks - geometry.first_block),
             batching: self.batching,
             policy: self.policy,
             aging: self.aging,
@@ -307,10 +312,8 @@ impl SchedulerConfig {
             let range = "fcfs, priority, sjf or edf; the others come later";
             return Err(ConfigError::new("policy", format!("{:?}", self.policy.name()), range));
         }
-        later("reserve_null_block", self.cache.reserve_null_block, false)?;
         later("bypass_limit", self.bypass_limit, 0)?;
         later("preemption", self.preemption.name(), Preemption::Recompute.name())?;
-        later("inflight_steps", self.inflight_steps, 1)?;
         later("num_lookahead", self.num_lookahead, 0)?;
         later("max_adapters_per_step", self.max_adapters_per_step, 0)
     }
@@ -323,6 +326,8 @@ pub(crate) struct Limits {
     pub(crate) token_budget: usize,
     pub(crate) max_model_len: usize,
     pub(crate) max_partial_prefills: usize,
+    /// Plans out at once.
+    pub(crate) inflight_steps: usize,
     /// Tokens of one prompt in a step while others wait.
     pub(crate) prompt_cap: usize,
     /// Blocks that an admission leaves available.

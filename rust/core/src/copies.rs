@@ -131,14 +131,28 @@ impl CopyLedger {
         all
     }
 
+    /// Whether nothing is owed. O(1).
+    pub(crate) fn is_settled(&self) -> bool {
+        self.untaken.is_empty()
+    }
+
     /// The sources that only `step` held, in the order in which their copies were made.
     pub(crate) fn end(&mut self, step: u64) -> Vec<BlockId> {
+        self.end_where(|until| until == step)
+    }
+
+    /// The sources that `step` and newer ones held, in the order in which their copies were made.
+    pub(crate) fn end_from(&mut self, step: u64) -> Vec<BlockId> {
+        self.end_where(|until| until >= step)
+    }
+
+    fn end_where(&mut self, has_ended: impl Fn(u64) -> bool) -> Vec<BlockId> {
         let mut ended = Vec::new();
         self.taken.retain(|&(until, serial, op)| {
-            if until == step {
+            if has_ended(until) {
                 ended.push((serial, op));
             }
-            until != step
+            !has_ended(until)
         });
         ended.sort_unstable_by_key(|&(serial, _)| serial);
         for &(serial, op) in &ended {

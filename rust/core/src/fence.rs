@@ -23,15 +23,20 @@ impl Fences {
         self.begun
     }
 
-    /// How many steps were ever opened.
-    pub(crate) const fn num_begun(&self) -> u64 {
-        self.begun
-    }
-
     /// Ends `step`, which the caller knows to be the oldest.
     pub(crate) fn end(&mut self, step: u64) {
         if self.open.pop_front() != Some(step) {
             unreachable!("step {step} is not the oldest that is open");
+        }
+    }
+
+    /// Closes the steps from `first` on, which never run; blocks that waited for them wait for the newest step before.
+    pub(crate) fn void_from(&mut self, first: u64) {
+        self.open.retain(|&step| step < first);
+        // With none open, whatever a block waits for has ended.
+        let Some(newest) = self.newest() else { return };
+        for (step, _) in self.waiting.iter_mut().rev().take_while(|(step, _)| *step >= first) {
+            *step = newest;
         }
     }
 

@@ -125,20 +125,24 @@ impl Identity {
     }
 
     /// The extra key of block `block`. O(k log n) for k of n keys that touch it.
+    #[inline]
     pub(crate) fn key_of(&self, block: usize, block_size: usize) -> BlockKey<'_> {
-        let mut touches = Vec::new();
-        if !self.keys.is_empty() {
-            let begin = (block * block_size) as u64;
-            let finish = begin + block_size as u64;
-            let started = self.by_start.partition_point(|&index| self.keys[index as usize].start < finish);
-            self.collect(1, 0, self.reach.len() / 2, started, begin, &mut touches);
-            touches.sort_unstable_by_key(|touch: &Touch<'_>| touch.index);
-            for touch in &mut touches {
-                let end = self.keys[touch.index as usize].end.min(finish);
-                touch.until = u32::try_from(end - begin).unwrap_or_else(|_| unreachable!("a block is at most 256"));
-            }
-        }
+        let touches = if self.keys.is_empty() { Vec::new() } else { self.touches(block, block_size) };
         BlockKey { touches }
+    }
+
+    fn touches(&self, block: usize, block_size: usize) -> Vec<Touch<'_>> {
+        let mut touches = Vec::new();
+        let begin = (block * block_size) as u64;
+        let finish = begin + block_size as u64;
+        let started = self.by_start.partition_point(|&index| self.keys[index as usize].start < finish);
+        self.collect(1, 0, self.reach.len() / 2, started, begin, &mut touches);
+        touches.sort_unstable_by_key(|touch: &Touch<'_>| touch.index);
+        for touch in &mut touches {
+            let end = self.keys[touch.index as usize].end.min(finish);
+            touch.until = u32::try_from(end - begin).unwrap_or_else(|_| unreachable!("a block is at most 256"));
+        }
+        touches
     }
 
     /// Collects those of the first `started` spans that reach past `begin`, among the `width` below `node`.

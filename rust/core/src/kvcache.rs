@@ -2,7 +2,6 @@
 
 mod arrays;
 mod batch;
-mod pins;
 
 use std::sync::Arc;
 
@@ -13,15 +12,14 @@ use crate::config::CacheConfig;
 use crate::draw;
 use crate::error::{Error, StateError};
 use crate::identity::Identity;
-use crate::ids::{BlockId, SequenceId};
+use crate::ids::{BlockId, PinId, SequenceId};
+use crate::pins::Pins;
 use crate::prefix::{Hits, Link};
 use crate::stats::CacheStats;
 use crate::table::{Table, blocks_for};
 use crate::tokens;
 
 pub use arrays::Csr;
-use pins::Pins;
-
 /// Memory work that must run before the next forward pass (CONTRACT §4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ops {
@@ -253,7 +251,7 @@ impl KvCache {
         let (full, filled) = (num_tokens / block_size, num_tokens % block_size);
         if self.cache.is_caching() && sequence.epoch == self.epoch {
             if full < sequence.chain.len() {
-                let kept = &self.cache.prefix().tokens(sequence.table.blocks()[full])[..filled];
+                let kept = &self.cache.prefix().tokens(sequence.table.canonical(full))[..filled];
                 sequence.tail.clear();
                 sequence.tail.extend_from_slice(kept);
                 sequence.chain.truncate(full);
@@ -262,6 +260,7 @@ impl KvCache {
             }
         }
         self.cache.shrink(&mut sequence.table, blocks_for(num_tokens, block_size));
+        self.cache.drop_twins(&mut sequence.table, full);
         sequence.num_computed = num_tokens;
         sequence.reserved = num_tokens;
         Ok(())
@@ -352,7 +351,7 @@ impl KvCache {
     /// Opens a step in flight: what is freed until it ends is not reused before that (L7). It precedes the step's
     /// reservations. Pins that expire with it are released before it opens.
     pub fn begin_step(&mut self) -> u64 {
-        self.release_expired();
+        self.pins.begin_step(&mut self.cache);
         self.cache.begin_step()
     }
 
@@ -374,6 +373,35 @@ impl KvCache {
             Some(oldest) => Err(StateError::new(format!("step {step} cannot end: step {oldest} is the oldest")).into()),
             None => Err(StateError::new(format!("step {step} cannot end: no step is open")).into()),
         }
+    }
+
+    /// Holds every full cached block of the prefix that `tokens` and it have in common; there may be none.
+    ///
+    /// With `expires = k` the pin is released by the k-th [`begin_step`](Self::begin_step) from now; its handle is
+    /// stale then. Without, it lasts until [`unpin`](Self::unpin). It counts nothing as looked up.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for a negative token, or a pin that expires at once.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn pin(&mut self, tokens: &[i32], identity: &Identity, expires: Option<u64>) -> Result<PinId, Error> {
+        self.pins.pin(&mut self.cache, tokens, identity, expires)
+    }
+
+    /// Lets the blocks of a pin go, last first.
+    ///
+    /// # Errors
+    ///
+    /// A foreign handle, or a pin that was released or has expired.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks).
+    pub fn unpin(&mut self, pin: PinId) -> Result<(), Error> {
+        self.pins.unpin(&mut self.cache, pin)
     }
 
     /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a step is open.

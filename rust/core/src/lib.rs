@@ -68,6 +68,7 @@ mod ids;
 mod index;
 mod intern;
 mod kvcache;
+mod pins;
 mod pool;
 mod prefix;
 mod recency;
@@ -79,8 +80,8 @@ mod tokens;
 
 pub use cache::Room;
 pub use config::{
-    Batching, CacheConfig, Eviction, MAX_BLOCK_SIZE, MAX_NUM_BLOCKS, MAX_NUM_SEQS, Policy, Preemption, Reserve,
-    SchedulerConfig, Victim,
+    Batching, CacheConfig, Eviction, MAX_BLOCK_SIZE, MAX_INFLIGHT_STEPS, MAX_NUM_BLOCKS, MAX_NUM_SEQS, Policy,
+    Preemption, Reserve, SchedulerConfig, Victim,
 };
 pub use error::{ConfigError, Error, RequestError, StateError};
 pub use group::KvGroup;

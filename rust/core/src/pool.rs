@@ -147,6 +147,11 @@ impl Pool {
         self.slots.unpublish(block);
     }
 
+    /// As [`unpublish`](Self::unpublish), whoever else holds the block.
+    pub(crate) fn withdraw(&mut self, block: BlockId) {
+        self.slots.withdraw(block);
+    }
+
     /// Makes a cached block the most recently used.
     pub(crate) fn renew(&mut self, block: BlockId) {
         self.recency.renew(block);
@@ -204,6 +209,18 @@ impl Pool {
     pub(crate) fn end_step(&mut self, step: u64) {
         self.fences.end(step);
         self.recency.close(step);
+        self.unfence_ended();
+    }
+
+    /// Closes the open steps from `first` on: what they fenced or guarded waits for the newest step before them, or for
+    /// nothing.
+    pub(crate) fn void_steps(&mut self, first: u64) {
+        self.fences.void_from(first);
+        self.recency.void_from(first);
+        self.unfence_ended();
+    }
+
+    fn unfence_ended(&mut self) {
         while let Some(block) = self.fences.pop_ended() {
             self.slots.unfence(block);
             self.blank.push(block);

@@ -110,9 +110,14 @@ impl Prefix {
     /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens), and O(log spans) for each span that
     /// touches a block.
     pub(crate) fn extend_chain(&self, chain: &mut Vec<u64>, tokens: &[i32], identity: &Identity) {
-        for block in chain.len()..tokens.len() / self.block_size {
+        let blocks = chain.len()..tokens.len() / self.block_size;
+        chain.reserve(blocks.len());
+        let mut before = chain.last().copied();
+        for block in blocks {
             let key = identity.key_of(block, self.block_size);
-            chain.push(self.next_hash(chain.last().copied(), self.part(tokens, block), &key, identity));
+            let hash = self.next_hash(before, self.part(tokens, block), &key, identity);
+            chain.push(hash);
+            before = Some(hash);
         }
     }
 
@@ -126,7 +131,7 @@ impl Prefix {
         identity: &Identity,
     ) -> u64 {
         let before = before.unwrap_or_else(|| self.hasher.root(identity.salt()));
-        ChainHasher::block(before, tokens, &hashed(key))
+        self.hasher.block(before, tokens, &hashed(key))
     }
 
     /// The longest chain of published blocks equal to the first `limit` blocks of `tokens`. `chain` has their hashes.

@@ -156,6 +156,15 @@ impl Recency {
         }
     }
 
+    /// Drops the guards of the steps from `first` on; what they guarded and an older step guards too stays guarded.
+    pub(crate) fn void_from(&mut self, first: u64) {
+        let kept = self.guards.partition_point(|guard| guard.step < first);
+        let live: usize = self.guards.drain(kept..).map(|guard| guard.live).sum();
+        if let Some(older) = self.guards.back_mut() {
+            older.live += live;
+        }
+    }
+
     /// The cached blocks, first to go first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> {
         self.entries.iter().copied().flatten()

@@ -9,6 +9,16 @@ use crate::ids::BlockId;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     blocks: Vec<BlockId>,
+    /// Where equal blocks are not merged: entries that were computed though a findable block has the same content, and
+    /// that block, which is held as well. In the order of the entries.
+    twins: Vec<(usize, BlockId)>,
+}
+
+/// An entry that was taken off a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped {
+    pub(crate) block: BlockId,
+    pub(crate) twin: Option<BlockId>,
 }
 
 impl Table {
@@ -22,6 +32,17 @@ impl Table {
         &self.blocks
     }
 
+    /// The findable blocks that are held for what they have in common with an entry: index, block.
+    pub(crate) fn twins(&self) -> &[(usize, BlockId)] {
+        &self.twins
+    }
+
+    /// The block under which the content of entry `index` is found: the entry, or its twin.
+    pub(crate) fn canonical(&self, index: usize) -> BlockId {
+        let twin = self.twins.binary_search_by_key(&index, |&(at, _)| at).ok();
+        twin.map_or_else(|| self.blocks[index], |at| self.twins[at].1)
+    }
+
     /// Makes room for `blocks` in all, so that growing up to there allocates nothing.
     pub(crate) fn make_room(&mut self, blocks: usize) {
         self.blocks.reserve_exact(blocks.saturating_sub(self.blocks.len()));
@@ -32,8 +53,20 @@ impl Table {
         self.blocks.push(block);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<BlockId> {
-        self.blocks.pop()
+    /// Notes the twin of entry `index`, which lies behind all that have one.
+    pub(crate) fn push_twin(&mut self, index: usize, twin: BlockId) {
+        self.twins.push((index, twin));
+    }
+
+    /// Takes the last entry off.
+    pub(crate) fn pop(&mut self) -> Option<Dropped> {
+        let block = self.blocks.pop()?;
+        Some(Dropped { block, twin: self.pop_twin(self.blocks.len()) })
+    }
+
+    /// Takes off the last twin, if it belongs to entry `from` or one behind it.
+    pub(crate) fn pop_twin(&mut self, from: usize) -> Option<BlockId> {
+        self.twins.pop_if(|&mut (at, _)| at >= from).map(|(_, twin)| twin)
     }
 
     /// Names `block` at `index`; returns what was named there.

@@ -8,7 +8,8 @@ use std::ops::Deref;
 
 use numpy::npyffi::{self, NpyTypes, PY_ARRAY_API};
 use numpy::{
-    Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+    Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray1, PyUntypedArray,
+    PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyException, PyMemoryError, PyOverflowError};
 use pyo3::intern;
@@ -87,6 +88,39 @@ pub(crate) fn tokens<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome
         i32::try_from(token).map_err(|_| Failure::request(argument, format!("token {i} is {token}, beyond int32")))
     };
     Ok(Tokens::Owned(wide.iter().enumerate().map(narrow).collect::<Outcome<_>>()?))
+}
+
+/// The bytes of a one-dimensional uint8 array, or of an object that shows its memory.
+pub(crate) fn bytes(object: &Bound<'_, PyAny>, argument: &str) -> Outcome<Vec<u8>> {
+    let refused = || Failure::request(argument, "is no one-dimensional uint8 array, nor bytes");
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        let array = array.cast::<PyArray1<u8>>().map_err(|_| refused())?;
+        return Ok(array.readonly().as_array().to_vec());
+    }
+    if object.is_instance_of::<PyString>() {
+        return Err(refused());
+    }
+    let numpy = object.py().import("numpy")?;
+    let array = numpy.call_method1("frombuffer", (object, "uint8")).map_err(|_| refused())?;
+    Ok(array.cast::<PyArray1<u8>>().map_err(|_| refused())?.readonly().as_array().to_vec())
+}
+
+/// A uint8 array into which a plan can be written: one-dimensional, contiguous, writable, and aligned for int64.
+pub(crate) fn writable_bytes<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome<Bound<'py, PyArray1<u8>>> {
+    let array = object.cast::<PyArray1<u8>>().ok().filter(|array| array.is_c_contiguous());
+    let array = array.filter(|array| array.data().align_offset(align_of::<u64>()) == 0);
+    match array {
+        Some(array) if array.try_readwrite().is_ok() => Ok(array.clone()),
+        _ => Err(Failure::request(argument, "is no writable, contiguous, 8-byte aligned uint8 array of one dimension")),
+    }
+}
+
+/// An int32 matrix that can be written: contiguous and writable.
+pub(crate) fn writable_matrix<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome<Bound<'py, PyArray2<i32>>> {
+    match object.cast::<PyArray2<i32>>() {
+        Ok(array) if array.is_c_contiguous() && array.try_readwrite().is_ok() => Ok(array.clone()),
+        _ => Err(Failure::request(argument, "is no writable, contiguous int32 array of two dimensions")),
+    }
 }
 
 /// Many prompts: a list or tuple whose items are token ids, refused by the index of the first that is not.

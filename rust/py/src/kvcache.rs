@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
-use octavo_core::{KvCache, Room, SequenceId};
+use octavo_core::{BlockId, KvCache, Room, SequenceId};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
@@ -269,12 +269,26 @@ impl PyKvCache {
     }
 
     /// The block ids of `seqs`, int32[n, longest], unused entries 0.
-    fn tables<'py>(&self, seqs: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray2<i32>>> {
+    ///
+    /// Args:
+    ///     seqs: Their handles.
+    ///     out: A writable, C-contiguous int32 array of at least n rows and as many columns as the longest table; it is
+    ///         filled, 0 wherever there is no entry, and returned.
+    #[pyo3(signature = (seqs, out=None))]
+    fn tables<'py>(
+        &self,
+        seqs: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> Outcome<Bound<'py, PyArray2<i32>>> {
         let py = seqs.py();
         let seqs = handles::sequences(seqs)?;
-        let cache = self.lock(py)?;
+        let (cache, out) = self.checked(py, &seqs, out.map(|out| arrays::writable_matrix(out, "out")).transpose())?;
         let tables = seqs.iter().map(|&seq| cache.table(seq)).collect::<Result<Vec<_>, _>>()?;
         let width = tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        if let Some(out) = out {
+            fill(&out, &tables, width)?;
+            return Ok(out);
+        }
         let mut flat = Vec::new();
         let size = tables.len().saturating_mul(width);
         if flat.try_reserve_exact(size).is_err() {
@@ -359,6 +373,26 @@ impl PyKvCache {
     fn draw(&self, py: Python<'_>) -> Outcome<String> {
         Ok(self.lock(py)?.draw())
     }
+}
+
+/// Writes `tables` into `out`, row after row, and 0 behind each and below the last.
+fn fill(out: &Bound<'_, PyArray2<i32>>, tables: &[&[BlockId]], width: usize) -> Outcome<()> {
+    let (rows, columns) = (out.dims()[0], out.dims()[1]);
+    if rows < tables.len() || columns < width {
+        let message = format!("is {rows} x {columns}, and the tables are {} x {width}", tables.len());
+        return Err(Failure::request("out", message));
+    }
+    let mut entries = out.readwrite();
+    let Ok(entries) = entries.as_slice_mut() else {
+        return Err(Failure::request("out", "is not contiguous"));
+    };
+    entries.fill(0);
+    for (row, table) in entries.chunks_mut(columns.max(1)).zip(tables) {
+        for (entry, block) in row.iter_mut().zip(*table) {
+            *entry = block.get();
+        }
+    }
+    Ok(())
 }
 
 /// Memory work before the next forward pass, read-only.

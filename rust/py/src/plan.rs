@@ -1,9 +1,9 @@
 //! `octavo.StepPlan`: one buffer, and read-only views of its sections that keep it alive.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use numpy::PyArray1;
+use numpy::{PyArray1, PyArrayMethods};
 use octavo_core::{Csr, Dtype, Section, StepPlan};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -12,39 +12,79 @@ use crate::arrays;
 use crate::errors::{Failure, Outcome};
 use crate::scheduler::PyScheduler;
 
-/// What a step runs: flat arrays, all in one buffer. A committed plan gives no more of them; those already asked for
-/// stay as they are.
+/// What becomes of a plan; shared by it and its scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct Fate(AtomicU8);
+
+const COMMITTED: u8 = 1;
+const VOID: u8 = 2;
+
+impl Fate {
+    pub(crate) fn commit(&self) {
+        self.0.store(COMMITTED, Ordering::Release);
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.0.store(VOID, Ordering::Release);
+    }
+
+    fn is(&self, fate: u8) -> bool {
+        self.0.load(Ordering::Acquire) == fate
+    }
+}
+
+/// Where a plan comes from.
+struct Origin {
+    scheduler: Py<PyScheduler>,
+    /// The version of the block tables that it left.
+    tables: u64,
+}
+
+/// What a step runs: flat arrays, all in one buffer. A committed or cancelled plan gives no more of them; those already
+/// asked for stay as they are.
 #[pyclass(frozen, name = "StepPlan", module = "octavo._core")]
 pub(crate) struct PyStepPlan {
     plan: Arc<StepPlan>,
-    scheduler: Py<PyScheduler>,
-    committed: AtomicBool,
+    /// The caller's memory, where the buffer was put there.
+    out: Option<Py<PyArray1<u8>>>,
+    /// `None` for one that was read from a buffer.
+    origin: Option<Origin>,
+    fate: Arc<Fate>,
 }
 
 impl PyStepPlan {
-    pub(crate) fn new(plan: Arc<StepPlan>, scheduler: Py<PyScheduler>) -> Self {
-        Self { plan, scheduler, committed: AtomicBool::new(false) }
+    pub(crate) fn new(
+        plan: Arc<StepPlan>,
+        out: Option<Py<PyArray1<u8>>>,
+        scheduler: Py<PyScheduler>,
+        tables: u64,
+        fate: Arc<Fate>,
+    ) -> Self {
+        Self { plan, out, origin: Some(Origin { scheduler, tables }), fate }
     }
 
-    /// Refuses a plan of another scheduler, and one that was committed.
+    /// Refuses a plan of another scheduler, and one that is out no more.
     pub(crate) fn check_out(&self, scheduler: &Bound<'_, PyScheduler>) -> Outcome<u64> {
-        if !self.scheduler.is(scheduler) {
+        if !self.origin()?.scheduler.is(scheduler) {
             return Err(Failure::State("the plan is another scheduler's"));
         }
-        self.check_uncommitted()?;
+        self.check_fate()?;
         Ok(self.plan.number())
     }
 
-    pub(crate) fn set_committed(&self) {
-        self.committed.store(true, Ordering::Release);
+    fn origin(&self) -> Outcome<&Origin> {
+        self.origin.as_ref().ok_or(Failure::State("the plan was read from a buffer: its scheduler is elsewhere"))
     }
 
     /// The tables of the plan's rows for the lengths after it, compressed. Built when asked for, O(blocks).
     fn csr(&self, py: Python<'_>) -> Outcome<Csr> {
-        self.check_uncommitted()?;
-        let state = self.scheduler.get().lock(py)?;
+        self.check_fate()?;
+        let origin = self.origin()?;
+        let state = origin.scheduler.get().lock(py)?;
         let scheduler = state.scheduler();
-        // The tables are those of the newest step: this plan's, while it is the only one out.
+        if scheduler.table_version() != origin.tables {
+            return Err(Failure::State("the block tables are a later step's: ask for kv_* before the next step"));
+        }
         let (tables, width) = (scheduler.block_tables(0).unwrap_or_default(), scheduler.table_width());
         let mut csr = Csr { indptr: vec![0], ..Csr::default() };
         for (&row, &len) in self.plan.rows().iter().zip(self.plan.seq_lens()) {
@@ -57,11 +97,20 @@ impl PyStepPlan {
         Ok(csr)
     }
 
-    fn check_uncommitted(&self) -> Outcome<()> {
-        if self.committed.load(Ordering::Acquire) {
+    fn check_fate(&self) -> Outcome<()> {
+        if self.fate.is(COMMITTED) {
             return Err(Failure::State("the plan was committed"));
         }
+        if self.fate.is(VOID) {
+            return Err(Failure::State("the plan was cancelled"));
+        }
         Ok(())
+    }
+
+    /// Where the buffer lies.
+    fn data(&self, py: Python<'_>) -> *const u8 {
+        let own = self.plan.bytes().as_ptr();
+        self.out.as_ref().map_or(own, |out| out.bind(py).data().cast_const())
     }
 }
 
@@ -74,16 +123,19 @@ fn small(value: usize) -> i32 {
 #[allow(unsafe_code, reason = "a view over the plan's buffer")]
 fn section<'py>(slf: &Bound<'py, PyStepPlan>, name: &str) -> Outcome<Bound<'py, PyAny>> {
     let this = slf.get();
-    this.check_uncommitted()?;
+    this.check_fate()?;
     let Some(section) = this.plan.section(name) else {
         return Err(Failure::State("the plan has no such array"));
     };
     let shape = [section.len, section.width.unwrap_or(1)];
     let shape = if section.width.is_some() { &shape[..] } else { &shape[..1] };
-    let data = this.plan.bytes().get(section.offset..).map_or(std::ptr::null(), <[u8]>::as_ptr);
+    // An empty section may lie behind the buffer's end.
+    let offset = section.offset.min(this.plan.bytes().len());
     // SAFETY: the section lies in the buffer, aligned for its type, as the core lays it out. The buffer belongs to the
-    // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`).
+    // plan that `slf` shares, and is written only while nobody shares it (`Arc::get_mut`); or it is the caller's array,
+    // which was checked to be aligned and long enough, and which `slf` keeps alive.
     let view = unsafe {
+        let data = this.data(slf.py()).add(offset);
         match section.dtype {
             Dtype::I32 => arrays::view::<i32>(slf.as_any(), data, shape),
             Dtype::I64 => arrays::view::<i64>(slf.as_any(), data, shape),
@@ -126,10 +178,25 @@ macro_rules! plan_methods {
             #[getter]
             #[allow(unsafe_code, reason = "a view over the plan's buffer")]
             fn buffer<'py>(slf: &Bound<'py, Self>) -> Outcome<Bound<'py, PyAny>> {
-                slf.get().check_uncommitted()?;
-                let bytes = slf.get().plan.bytes();
+                slf.get().check_fate()?;
+                let len = slf.get().plan.bytes().len();
                 // SAFETY: as in `section`.
-                Ok(unsafe { arrays::view::<u8>(slf.as_any(), bytes.as_ptr(), &[bytes.len()]) }?)
+                Ok(unsafe { arrays::view::<u8>(slf.as_any(), slf.get().data(slf.py()), &[len]) }?)
+            }
+
+            /// Whether `buffer` lies in the memory that was given to `step` as `out`.
+            #[getter]
+            fn in_out(&self) -> bool {
+                self.out.is_some()
+            }
+
+            /// Reads a plan that another process sent: `buffer` is its `buffer`, as a uint8 array or bytes.
+            ///
+            /// It has the same arrays, but no scheduler: it cannot be committed and knows no `kv_*`.
+            #[staticmethod]
+            fn from_buffer(buffer: &Bound<'_, PyAny>) -> Outcome<Self> {
+                let plan = StepPlan::from_bytes(&arrays::bytes(buffer, "buffer")?).map_err(octavo_core::Error::from)?;
+                Ok(Self { plan: Arc::new(plan), out: None, origin: None, fate: Arc::default() })
             }
 
             /// int32[N+1]: where each row's blocks begin in `kv_indices`.
@@ -153,7 +220,7 @@ macro_rules! plan_methods {
             /// Where each array lies in `buffer`: dtype, offset in bytes and shape, by name.
             #[getter]
             fn layout<'py>(&self, py: Python<'py>) -> Outcome<Bound<'py, PyDict>> {
-                self.check_uncommitted()?;
+                self.check_fate()?;
                 let layout = PyDict::new(py);
                 for Section { name, dtype, offset, len, width } in self.plan.layout() {
                     let dtype = match dtype {
@@ -167,7 +234,11 @@ macro_rules! plan_methods {
             }
 
             fn __repr__(&self) -> String {
-                let state = if self.committed.load(Ordering::Acquire) { ", committed" } else { "" };
+                let state = match (self.fate.is(COMMITTED), self.fate.is(VOID)) {
+                    (true, _) => ", committed",
+                    (_, true) => ", cancelled",
+                    _ => "",
+                };
                 format!("StepPlan(number={}, num_decodes={}{state})", self.plan.number(), self.plan.num_decodes())
             }
         }
@@ -175,6 +246,8 @@ macro_rules! plan_methods {
 }
 
 plan_methods! {
+    /// int64[·]: what `from_buffer` needs to find the rest.
+    header,
     /// int64[N]: who runs, decodes first.
     seqs,
     /// int32[N]: the stable row of each.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use numpy::PyArray1;
+use numpy::{PyArray1, PyArrayMethods};
 use octavo_core::{Scheduler, StepPlan};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -14,13 +14,14 @@ use crate::errors::{Failure, Outcome};
 use crate::handles;
 use crate::identity::identity;
 use crate::outcome::PyOutcome;
-use crate::plan::PyStepPlan;
+use crate::plan::{Fate, PyStepPlan};
 use crate::request::{self, Keywords};
 use crate::stats::SchedulerStats;
 
 /// Decides what every step runs, on which blocks.
 ///
-/// `add` and `abort` may be called from any thread; `step` and `commit` from one. A call that raises changed nothing.
+/// `add` and `abort` may be called from any thread; `step`, `commit` and `cancel` from one. A call that raises changed
+/// nothing.
 /// Handles are plain ints, and mean something only to the object that gave them out.
 #[pyclass(frozen, name = "Scheduler", module = "octavo._core")]
 pub(crate) struct PyScheduler {
@@ -31,6 +32,8 @@ pub(crate) struct State {
     scheduler: Scheduler,
     /// One buffer for each plan that may be out, and one more, so that the newest committed plan can still be looked at.
     ring: Vec<Arc<StepPlan>>,
+    /// Of each plan that is out, oldest first: its number, and what it looks at to know what became of it.
+    out: Vec<(u64, Arc<Fate>)>,
 }
 
 /// A buffer that nobody looks at: one given back, or a fresh one in the place of one that is still held.
@@ -46,6 +49,16 @@ fn free_buffer(ring: &mut [Arc<StepPlan>]) -> Option<&mut Arc<StepPlan>> {
 impl State {
     pub(crate) fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Plan `number` is not out any more.
+    fn close(&mut self, number: u64, tell: impl Fn(&Fate)) {
+        self.out.retain(|(other, fate)| {
+            if *other == number {
+                tell(fate);
+            }
+            *other != number
+        });
     }
 }
 
@@ -74,7 +87,7 @@ impl PyScheduler {
         let inflight_steps = usize::try_from(config.inflight_steps).unwrap_or(0);
         let scheduler = Scheduler::new(&config).map_err(|error| options.refusal(error))?;
         let ring = vec![Arc::default(); inflight_steps + 1];
-        Ok(Self { state: Mutex::new(State { scheduler, ring }) })
+        Ok(Self { state: Mutex::new(State { scheduler, ring, out: Vec::new() }) })
     }
 
     /// Takes a request into the queue.
@@ -183,6 +196,27 @@ impl PyScheduler {
         Ok(PyArray1::from_vec(py, added.iter().map(|request| request.raw()).collect()))
     }
 
+    /// Goes on with a request that has ended, before the step that would release its blocks: `tokens` follow what it knows,
+    /// and at most `max_tokens` more are sampled.
+    #[pyo3(signature = (request, tokens, *, max_tokens))]
+    fn extend(
+        &self,
+        request: &Bound<'_, PyAny>,
+        tokens: &Bound<'_, PyAny>,
+        max_tokens: &Bound<'_, PyAny>,
+    ) -> Outcome<()> {
+        let id = handles::request(request)?;
+        let arguments =
+            arrays::tokens(tokens, "tokens").and_then(|tokens| Ok((tokens, arrays::count(max_tokens, "max_tokens")?)));
+        let mut state = self.lock(request.py())?;
+        // A request that is no good is told before an argument that is not.
+        if state.scheduler.sequences(id)?.len() > 1 {
+            return Ok(state.scheduler.extend(id, &[], 0)?);
+        }
+        let (tokens, max_tokens) = arguments?;
+        Ok(state.scheduler.extend(id, &tokens, max_tokens)?)
+    }
+
     /// Lets a request that was added with `ready=False` into the queue; any other stays as it is.
     fn set_ready(&self, request: &Bound<'_, PyAny>) -> Outcome<()> {
         let id = handles::request(request)?;
@@ -220,18 +254,41 @@ impl PyScheduler {
     }
 
     /// Decides the next step; None where nothing can run before a commit or an `add`.
-    fn step(slf: &Bound<'_, Self>, now: &Bound<'_, PyAny>) -> Outcome<Option<PyStepPlan>> {
+    ///
+    /// Args:
+    ///     now: Finite seconds on a clock of the caller's that does not go back.
+    ///     out: A writable uint8 array, such as pinned memory, for the plan's buffer. A plan that does not fit keeps memory
+    ///         of its own: `plan.buffer` is the plan in any case, `plan.in_out` tells which.
+    #[pyo3(signature = (now, *, out=None))]
+    fn step(
+        slf: &Bound<'_, Self>,
+        now: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> Outcome<Option<PyStepPlan>> {
         let now = arrays::real(now, "now")?;
+        let out = out.map(|out| arrays::writable_bytes(out, "out")).transpose()?;
         let mut state = slf.get().lock(slf.py())?;
-        let State { scheduler, ring } = &mut *state;
+        let State { scheduler, ring, out: plans } = &mut *state;
         let Some(buffer) = free_buffer(ring) else {
             return Err(Failure::State("the ring of plans is empty"));
         };
         let Some(plan) = Arc::get_mut(buffer) else {
             return Err(Failure::State("the plan's buffer is in use"));
         };
-        let planned = scheduler.step(now, plan)?;
-        Ok(planned.then(|| PyStepPlan::new(Arc::clone(buffer), slf.clone().unbind())))
+        if !scheduler.step(now, plan)? {
+            return Ok(None);
+        }
+        let (bytes, fate) = (plan.bytes(), Arc::<Fate>::default());
+        let out = out.filter(|out| out.len().is_ok_and(|len| len >= bytes.len()));
+        if let Some(out) = &out {
+            let mut target = out.readwrite();
+            if let Some(target) = target.as_slice_mut().ok().and_then(|target| target.get_mut(..bytes.len())) {
+                target.copy_from_slice(bytes);
+            }
+        }
+        plans.push((plan.number(), Arc::clone(&fate)));
+        let (plan, tables) = (Arc::clone(buffer), scheduler.table_version());
+        Ok(Some(PyStepPlan::new(plan, out.map(Bound::unbind), slf.clone().unbind(), tables, fate)))
     }
 
     /// Hands the step's sampled tokens back, in the order of `sample_seqs`.
@@ -248,8 +305,22 @@ impl PyScheduler {
         let number = plan.get().check_out(slf)?;
         let mut outcome = octavo_core::Outcome::default();
         state.scheduler.commit(number, &tokens?, counts?.as_deref(), &mut outcome)?;
-        plan.get().set_committed();
+        state.close(number, Fate::commit);
         Ok(PyOutcome::new(outcome))
+    }
+
+    /// The forward pass of `plan` failed: it and all newer plans are void, with their memory work. Who is in them is
+    /// computed again; the next plan's `preempted` names them.
+    ///
+    /// Call it when no void plan runs any more: what waited for them waits no longer.
+    fn cancel(slf: &Bound<'_, Self>, plan: &Bound<'_, PyStepPlan>) -> Outcome<()> {
+        let mut state = slf.get().lock(plan.py())?;
+        let number = plan.get().check_out(slf)?;
+        state.scheduler.cancel(number)?;
+        while let Some(&(newest, _)) = state.out.last().filter(|&&(newest, _)| newest >= number) {
+            state.close(newest, Fate::cancel);
+        }
+        Ok(())
     }
 
     /// Whether a sequence has not ended, a plan is out, or an end is unreported.
@@ -288,6 +359,44 @@ impl PyScheduler {
         let tokens = arrays::tokens(tokens, "tokens")?;
         let identity = identity(&salt, &extra_keys)?;
         Ok(self.lock(py)?.scheduler.match_prefix(&tokens, &identity)?)
+    }
+
+    /// Holds every full cached block of the prefix that `tokens` and it have in common, and returns a pin.
+    ///
+    /// Args:
+    ///     tokens: Token ids.
+    ///     salt: As for `add`.
+    ///     `extra_keys`: As for `add`.
+    ///     expires: `k` releases the pin with the k-th `step` from now that finds fewer than `inflight_steps` plans out, and
+    ///         its handle is stale then; None keeps it until `unpin`.
+    #[pyo3(
+        signature = (tokens, *, salt=Given(None), extra_keys=Given(None), expires=None),
+        text_signature = "($self, tokens, *, salt=b'', extra_keys=(), expires=None)"
+    )]
+    fn pin(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        salt: Given<'_>,
+        extra_keys: Given<'_>,
+        expires: Option<Bound<'_, PyAny>>,
+    ) -> Outcome<i64> {
+        let py = tokens.py();
+        let tokens = arrays::tokens(tokens, "tokens")?;
+        let identity = identity(&salt, &extra_keys)?;
+        let expires = expires.map(|steps| arrays::count(&steps, "expires")).transpose()?;
+        Ok(self.lock(py)?.scheduler.pin(&tokens, &identity, expires.map(|steps| steps as u64))?.raw())
+    }
+
+    /// Lets the blocks of `pin` go, tail first; one that has expired is stale.
+    fn unpin(&self, pin: &Bound<'_, PyAny>) -> Outcome<()> {
+        let id = handles::pin(pin)?;
+        Ok(self.lock(pin.py())?.scheduler.unpin(id)?)
+    }
+
+    /// Makes every older block unfindable. Running sequences keep theirs and publish nothing until they are preempted.
+    fn new_epoch(&self, py: Python<'_>) -> Outcome<()> {
+        self.lock(py)?.scheduler.new_epoch();
+        Ok(())
     }
 
     /// Forgets the prefix cache; False, with nothing changed, while blocks are held or a plan is out.

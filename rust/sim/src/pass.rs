@@ -73,7 +73,7 @@ impl Observer<'_> {
         for placed in prefills {
             self.add(placed, &mut shape);
             self.prefill(placed, batch, record, pass)?;
-            if placed.samples {
+            if placed.num_samples > 0 {
                 emit(placed, this_pass, batch, record, pass);
             }
         }

@@ -152,7 +152,7 @@ def test_s078_huge_max_tokens_is_no_arithmetic_accident() -> None:
         ("max_tokens", [1], {"max_tokens": -1}),
         ("min_tokens", [1], {"min_tokens": 2}),
         ("stop_token_ids", [1], {"stop_token_ids": [-5]}),
-        ("n", [1], {"n": 2}),
+        ("n", [1], {"n": 1_000}),
         ("arrival", [1], {"arrival": math.nan}),
         ("deadline", [1], {"deadline": math.inf}),
     ],

@@ -297,17 +297,17 @@ def test_s088_prompts_in_progress_run_behind_a_decode_that_goes_itself() -> None
     assert list(engine.reasons) == [prompt, decode]
 
 
-def test_s088_whom_a_row_was_taken_for_gets_it_even_if_the_victim_stands_before_it() -> None:
-    """By aging the victim, of a worse class, has the better place in the queue again.
+def test_s088_nobody_is_preempted_who_would_come_back_before_the_candidate() -> None:
+    """By aging the one that runs, of a worse class, has the better place in the order.
 
-    The row goes to the candidate all the same, and is taken once.
+    Preempted, it would be the queue's head again at once, and the two would take turns for ever.
     """
     engine = Engine(8, 4, max_num_seqs=1, policy="priority", aging=10.0)
     victim = engine.add([1], max_tokens=4, priority=1, arrival=0.0)
     engine.step()
     urgent = engine.add([2], max_tokens=2, priority=0, arrival=1.0)
     plan = engine.step()
-    assert (plan["preempted"], plan["seqs"], plan["resumed"]) == ([victim], [urgent], [])
+    assert (plan["preempted"], plan["seqs"]) == ([], [victim])
     engine.run()
-    assert list(engine.reasons) == [urgent, victim]
-    assert engine.scheduler.stats().preemptions == 1
+    assert list(engine.reasons) == [victim, urgent]
+    assert engine.scheduler.stats().preemptions == 0

@@ -73,13 +73,18 @@ CACHE_CALLS = {
 }
 SCHEDULER_CALLS = {
     "sequences": 1,
+    "extend": 2,
     "set_ready": 1,
+    "pin": 1,
+    "unpin": 1,
+    "new_epoch": 0,
     "clear": 0,
     "tokens": 1,
     "abort": 1,
     "finish": 1,
     "step": 1,
     "commit": 2,
+    "cancel": 1,
     "match": 1,
     "stats": 0,
     "audit": 0,
@@ -147,7 +152,10 @@ def test_cache_survives_junk(data):
 
 @given(st.data())
 def test_scheduler_survives_junk(data):
-    scheduler = octavo.Scheduler(6, block_size=2, max_model_len=16, max_num_seqs=3)
+    inflight_steps = data.draw(st.integers(1, 3))
+    scheduler = octavo.Scheduler(
+        6, block_size=2, max_model_len=16, max_num_seqs=3, inflight_steps=inflight_steps
+    )
     handles = [scheduler.add([1, 2, 3], max_tokens=2)]
     handles.extend(scheduler.sequences(handles[0]))
     plans = [scheduler.step(0.0)]
@@ -162,9 +170,16 @@ def test_scheduler_survives_junk(data):
                 data.draw(st.one_of(st.sampled_from(handles), st.sampled_from(plans), JUNK))
                 for _ in range(SCHEDULER_CALLS[name])
             ]
-            result = attempt(getattr(scheduler, name), *arguments)
+            keywords = {}
+            if name == "extend":
+                keywords["max_tokens"] = data.draw(JUNK)
+            elif name == "step":
+                keywords["out"] = data.draw(st.one_of(st.none(), JUNK))
+            result = attempt(getattr(scheduler, name), *arguments, **keywords)
             if name == "step" and result is not None:
                 plans.append(result)
+            elif name == "pin" and result is not None:
+                handles.append(result)
         scheduler.audit()
 
 

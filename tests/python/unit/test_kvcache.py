@@ -344,7 +344,6 @@ def test_advance_without_room_is_a_state_error(cache):
         ("groups", 3),
         ("prefix_caching", 1),
         ("partial_hits", True),
-        ("dedupe", False),
         ("eviction", "fifo"),
         ("eviction", 3),
         ("hash_seed", -1),

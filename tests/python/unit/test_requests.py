@@ -183,7 +183,7 @@ def test_add_many_of_none_is_none():
         ("arrival[0]", {"arrival": [True, 1.0]}),
         ("key[0]", {"key": math.nan}),
         ("key[1]", {"key": lambda length: math.inf if length == 2 else 0.0}),
-        ("n", {"n": 2}),
+        ("n", {"n": 0}),
         ("stop_token_ids", {"stop_token_ids": [-1]}),
         ("tenant", {"tenant": -1}),
         ("salt", {"salt": "a"}),

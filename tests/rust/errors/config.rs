@@ -54,7 +54,6 @@ fn test_what_comes_later_is_refused_by_name() {
     let base = CacheConfig::new(4);
     let cases = [
         ("partial_hits", CacheConfig { partial_hits: true, ..base.clone() }),
-        ("dedupe", CacheConfig { dedupe: false, ..base.clone() }),
         ("host_blocks", CacheConfig { host_blocks: 1, ..base.clone() }),
         ("disk_blocks", CacheConfig { disk_blocks: 1, ..base.clone() }),
         ("events", CacheConfig { events: true, ..base.clone() }),

@@ -40,6 +40,8 @@ fn test_config_numbers_out_of_range_are_named() {
         ("watermark", SchedulerConfig { watermark: f64::NAN, ..config() }),
         ("aging", SchedulerConfig { aging: -0.5, ..config() }),
         ("aging", SchedulerConfig { aging: f64::INFINITY, ..config() }),
+        ("inflight_steps", SchedulerConfig { inflight_steps: 0, ..config() }),
+        ("inflight_steps", SchedulerConfig { inflight_steps: 5, ..config() }),
         (
             "max_num_batched_tokens",
             SchedulerConfig { batching: Batching::Mixed, max_num_batched_tokens: 2, ..config() },
@@ -59,10 +61,8 @@ fn test_config_that_comes_later_is_refused_by_name() {
         ("policy", SchedulerConfig { policy: Policy::Fair, ..config() }),
         ("bypass_limit", SchedulerConfig { bypass_limit: 1, ..config() }),
         ("preemption", SchedulerConfig { preemption: Preemption::Swap, ..config() }),
-        ("inflight_steps", SchedulerConfig { inflight_steps: 2, ..config() }),
         ("num_lookahead", SchedulerConfig { num_lookahead: 1, ..config() }),
         ("max_adapters_per_step", SchedulerConfig { max_adapters_per_step: 1, ..config() }),
-        ("dedupe", cache(CacheConfig { dedupe: false, ..config().cache })),
         ("events", cache(CacheConfig { events: true, ..config().cache })),
         ("host_blocks", cache(CacheConfig { host_blocks: 1, ..config().cache })),
     ];
@@ -172,7 +172,6 @@ fn test_add_refuses_by_name() {
         ("prompt", Request::new(vec![1; 16], 1)),
         ("prompt", Request::new(vec![1; 13], 1)),
         ("prompt", Request::new(vec![1, -1], 1)),
-        ("n", Request { n: 2, ..good() }),
         ("n", Request { n: 3, ..good() }),
         ("n", Request { n: 0, ..good() }),
         ("key", Request { key: Some(f64::NAN), ..good() }),

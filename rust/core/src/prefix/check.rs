@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::{Parent, Prefix};
 use crate::error::StateError;
-use crate::hash::ChainHasher;
 use crate::ids::BlockId;
 
 impl Prefix {
@@ -96,7 +95,7 @@ impl Prefix {
         };
         for &block in path.iter().rev() {
             let key = self.keys.hashed(self.records[block.index()].key);
-            hash = ChainHasher::block(hash, self.tokens(block), &key);
+            hash = self.hasher.block(hash, self.tokens(block), &key);
             known.insert(block, hash);
         }
         hash

@@ -55,7 +55,16 @@ pub(crate) struct Keys {
 impl Keys {
     /// The symbol of `key`, if it is in use. `recent` goes along with the blocks of one identity, in order.
     /// O(spans · log labels).
+    #[inline]
     pub(crate) fn find(&self, key: &BlockKey<'_>, recent: &mut Recent) -> Option<Symbol> {
+        if key.touches.is_empty() {
+            recent.0.clear();
+            return Some(Symbol::EMPTY);
+        }
+        self.find_touched(key, recent)
+    }
+
+    fn find_touched(&self, key: &BlockKey<'_>, recent: &mut Recent) -> Option<Symbol> {
         let mut before = std::mem::take(&mut recent.0).into_iter().peekable();
         let mut bytes = Vec::with_capacity(key.touches.len() * RECORD);
         for touch in &key.touches {
@@ -71,7 +80,12 @@ impl Keys {
     }
 
     /// The symbol of `key`, counted once more.
+    #[inline]
     pub(crate) fn acquire(&mut self, key: &BlockKey<'_>) -> Symbol {
+        if key.touches.is_empty() { Symbol::EMPTY } else { self.acquire_touched(key) }
+    }
+
+    fn acquire_touched(&mut self, key: &BlockKey<'_>) -> Symbol {
         let mut bytes = Vec::with_capacity(key.touches.len() * RECORD);
         for touch in &key.touches {
             let label = ByDigest(Arc::clone(touch.label));
@@ -82,6 +96,7 @@ impl Keys {
     }
 
     /// Counts `key` once less.
+    #[inline]
     pub(crate) fn release(&mut self, key: Symbol) {
         if key == Symbol::EMPTY {
             return;

@@ -4,64 +4,60 @@ use std::collections::BTreeMap;
 
 use crate::config::Policy;
 use crate::ids::SequenceId;
-use crate::sched::pass::Pass;
-use crate::sched::request::{Sequence, Status};
+use crate::sched::pass::{Pass, Share};
+use crate::sched::rank::Rank;
+use crate::sched::request::{Sequence, Status, make_room};
 use crate::sched::rows::{Runner, small};
 use crate::sched::state::State;
 use crate::table::blocks_for;
 
-/// How much of a prompt a step may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// What the budget leaves.
-    Chunks,
-    /// All of it, or nothing.
-    Whole,
-    /// All of one, and of nobody else.
-    WholeAlone,
-}
-
 /// What the queue's head needs to join.
 struct Need {
+    /// Rows: one for each sequence that it stands for.
+    rows: usize,
     /// Tokens that it lacks behind its hit.
     lacking: usize,
     /// Blocks that it lacks behind its hit.
     blocks: usize,
     /// Blocks of its hit.
     hit: usize,
-    /// Its class.
-    class: f64,
+    rank: Rank,
 }
 
 impl Pass<'_> {
     /// Candidates in queue order, each whole or not at all; the first that does not fit holds the queue.
-    pub(crate) fn admit(&mut self, admission: Admission) {
+    pub(crate) fn admit(&mut self, share: Share) {
         let (mut kept, mut incomplete) = if self.num_prompts > 0 { self.count_incomplete() } else { (0, 0) };
         let mut newcomers = 0;
-        let mut made_room_for = None;
+        let mut made_room = false;
         // Without a free row, and nobody to push out, the head need not even be looked up.
-        while self.budget > 0 && (self.state.rows.has_free() || self.may_push_out()) {
-            let Some(seq) = made_room_for.take().or_else(|| self.state.queue.peek()) else { return };
+        while self.budget > 0 && (self.state.rows.num_free() > 0 || self.may_push_out()) {
+            let Some(seq) = self.state.queue.peek() else { return };
+            if self.state.sequences.live(seq).in_plans > 0 {
+                return;
+            }
             let need = self.need(seq);
             let chunk = need.lacking.min(self.budget).min(self.prompt_cap);
             let stays_incomplete = chunk < need.lacking;
-            let may_join = match admission {
-                Admission::Chunks => !stays_incomplete || incomplete < self.state.limits.max_partial_prefills,
-                Admission::Whole | Admission::WholeAlone => !stays_incomplete,
+            let may_join = match share {
+                Share::Chunks => !stays_incomplete || incomplete < self.state.limits.max_partial_prefills,
+                Share::Whole | Share::WholeAlone => !stays_incomplete,
             };
             if !may_join {
                 return;
             }
             if !self.fits(&need, kept) {
-                if !self.push_out(&need, newcomers) {
+                // What was taken from others may still be guarded by a step in flight: the head comes a step later.
+                if made_room || !self.push_out(&need, kept, newcomers) {
                     return;
                 }
-                // Whoever was pushed out gave tokens back, may have been incomplete, and may by aging be the head now.
-                made_room_for = Some(seq);
+                made_room = true;
+                // Whoever was pushed out gave tokens back, and may have been incomplete.
                 (kept, incomplete) = self.count_incomplete();
                 continue;
             }
-            let row = self.seat(seq);
+            made_room = false;
+            let row = self.seat(seq, need.rows);
             newcomers += 1;
             let block_size = self.state.cache.block_size();
             let blocks = if self.state.limits.is_worst_case() {
@@ -72,8 +68,8 @@ impl Pass<'_> {
             self.grow(row, blocks);
             kept += need.blocks - blocks;
             incomplete += usize::from(stays_incomplete);
-            self.place(row, chunk);
-            if admission == Admission::WholeAlone {
+            self.place_chunk(row, chunk);
+            if share == Share::WholeAlone {
                 return;
             }
         }
@@ -86,26 +82,42 @@ impl Pass<'_> {
         let sequence = sequences.live(seq);
         let (hit, known) = (look_up.hits.blocks.len(), sequence.tokens.len());
         let worst_blocks = limits.worst_blocks(sequence, cache.block_size());
+        let rows = if self.state.leads(seq) { self.state.unended(sequence.request).count() } else { 1 };
         Need {
+            rows,
             lacking: known - hit * cache.block_size(),
             blocks: blocks_for(known, cache.block_size()).max(worst_blocks) - hit,
             hit,
-            class: sequence.rank.class,
+            rank: sequence.rank,
         }
     }
 
-    /// Whether there is a row, and room for all of it beside the `kept` blocks that admitted prompts still lack.
+    /// Whether there are rows, and room for all of it beside the `kept` blocks that admitted prompts still lack.
     fn fits(&self, need: &Need, kept: usize) -> bool {
-        let State { cache, rows, limits, look_up, .. } = &*self.state;
-        let watermark = if rows.order.is_empty() { 0 } else { limits.watermark };
+        let State { cache, rows, look_up, .. } = &*self.state;
+        let claimed = cache.num_evictable(&look_up.hits.blocks);
+        self.fits_into(need, kept + claimed, rows.num_free(), cache.available())
+    }
+
+    /// Whether it fits as soon as the plans that are out were committed.
+    fn will_fit(&self, need: &Need, kept: usize) -> bool {
+        let State { cache, rows, look_up, .. } = &*self.state;
         let claimed = cache.num_unheld(&look_up.hits.blocks);
-        rows.has_free() && need.blocks + kept + watermark + claimed <= cache.available()
+        let (num_rows, num_blocks) = (rows.num_free() + rows.num_cooling(), cache.available() + cache.coming());
+        self.fits_into(need, kept + claimed, num_rows, num_blocks)
+    }
+
+    fn fits_into(&self, need: &Need, kept: usize, num_rows: usize, num_blocks: usize) -> bool {
+        let State { rows, limits, .. } = &*self.state;
+        let watermark = if rows.order.is_empty() { 0 } else { limits.watermark };
+        need.rows <= num_rows && need.blocks + kept + watermark <= num_blocks
     }
 
     /// Preempts as few running sequences of strictly worse classes as it takes for the head to fit, last in order first;
-    /// false, with nothing changed, when all of them do not suffice. The last `newcomers` joined in this step and stay.
-    fn push_out(&mut self, need: &Need, newcomers: usize) -> bool {
-        if !self.may_push_out() {
+    /// false, with nothing changed, when all of them do not suffice, or when nobody needs to go because plans out keep what
+    /// it lacks. The last `newcomers` joined in this step and stay.
+    fn push_out(&mut self, need: &Need, kept: usize, newcomers: usize) -> bool {
+        if !self.may_push_out() || self.will_fit(need, kept) {
             return false;
         }
         let Some(victims) = self.choose_victims(need, newcomers) else { return false };
@@ -125,20 +137,27 @@ impl Pass<'_> {
         let State { cache, rows, sequences, limits, look_up, .. } = &*self.state;
         let seated = self.decision.placed.iter().rev().filter(|placed| placed.num_tokens > 0).take(newcomers);
         let seated: Vec<u32> = seated.map(|placed| placed.row).collect();
-        let block_size = cache.block_size();
-        let lack = |row: u32| {
-            let runner = rows.at(row);
-            if runner.is_decode() { 0 } else { runner.target(block_size) - runner.blocks as usize }
-        };
+        let partly = self.partly_placed();
+        let lack = |row: u32| if partly.contains(&row) { self.missing(row) } else { self.lack(row) };
         let mut kept: usize = rows.order.iter().map(|&row| lack(row)).sum();
         let mut dropped = BTreeMap::new();
-        let mut freed = 0;
+        let (mut freed, mut num_rows) = (0, rows.num_free() + rows.num_cooling());
+        let coming = cache.available() + cache.coming();
         let mut victims = Vec::new();
-        let is_worse = |row: u32| sequences.live(rows.at(row).seq).rank.class > need.class;
+        // Who stands before the head would, by aging, come back before it.
+        let is_worse = |row: u32| {
+            let rank = sequences.live(rows.at(row).seq).rank;
+            rank.class > need.rank.class && rank > need.rank
+        };
         for &row in rows.order.iter().rev().filter(|&&row| is_worse(row) && !seated.contains(&row)) {
             victims.push(row);
             kept -= lack(row);
-            for &block in sequences.live(rows.at(row).seq).table.blocks() {
+            num_rows += self.rows_of(row);
+            let table = &sequences.live(rows.at(row).seq).table;
+            let twins = table.twins().iter().map(|&(_, twin)| twin);
+            // A copy that this plan made for the row goes with it.
+            let sources = table.blocks().iter().filter_map(|&block| cache.copies().owed_to(block)).map(|op| op.src);
+            for block in table.blocks().iter().copied().chain(twins).chain(sources) {
                 let gone = dropped.entry(block).or_insert(0);
                 *gone += 1;
                 freed += usize::from(*gone == cache.pool().slots().count(block));
@@ -147,26 +166,47 @@ impl Pass<'_> {
             let claimed = look_up.hits.blocks.iter().filter(|block| is_gone(block)).count();
             let claimed = claimed + cache.num_unheld(&look_up.hits.blocks);
             let watermark = if victims.len() == rows.order.len() { 0 } else { limits.watermark };
-            if need.blocks + kept + watermark + claimed <= cache.available() + freed {
+            if need.rows <= num_rows && need.blocks + kept + watermark + claimed <= coming + freed {
                 return Some(victims);
             }
         }
         None
     }
 
+    /// The blocks that a prompt in progress still lacks; 0 for any other row.
+    fn lack(&self, row: u32) -> usize {
+        if self.state.rows.at(row).is_prompt() { self.missing(row) } else { 0 }
+    }
+
+    fn missing(&self, row: u32) -> usize {
+        let runner = self.state.rows.at(row);
+        let target = runner.target(self.state.cache.block_size(), self.state.limits.is_worst_case());
+        target.saturating_sub(runner.blocks as usize)
+    }
+
+    /// Prompts of this plan that it leaves one token of, and that will go on as decodes.
+    fn partly_placed(&self) -> Vec<u32> {
+        let prompts = self.decision.placed[self.decision.num_decodes..].iter().filter(|placed| placed.num_tokens > 0);
+        let left = prompts.filter(|placed| {
+            let runner = self.state.rows.at(placed.row);
+            placed.start + placed.num_tokens < runner.known && !runner.is_prompt()
+        });
+        left.map(|placed| placed.row).collect()
+    }
+
+    /// The rows that go with a row: those of the sequences that its own stands for.
+    fn rows_of(&self, row: u32) -> usize {
+        let runner = self.state.rows.at(row);
+        let request = self.state.sequences.live(runner.seq).request;
+        if runner.leads { self.state.unended(request).count() } else { 1 }
+    }
+
     /// The blocks that prompts in the batch still lack, and how many of them this plan leaves incomplete.
     fn count_incomplete(&self) -> (usize, usize) {
-        let block_size = self.state.cache.block_size();
-        let (mut kept, mut incomplete) = (0, 0);
-        for runner in self.state.rows.in_order().filter(|runner| !runner.is_decode()) {
-            kept += runner.target(block_size) - runner.blocks as usize;
-            incomplete += 1;
-        }
-        for placed in self.decision.placed.iter().filter(|placed| placed.num_tokens > 0) {
-            let runner = self.state.rows.at(placed.row);
-            incomplete -= usize::from(!runner.is_decode() && placed.start + placed.num_tokens == runner.known);
-        }
-        (kept, incomplete)
+        let State { rows, .. } = &*self.state;
+        let prompts = rows.order.iter().copied().filter(|&row| rows.at(row).is_prompt());
+        let prompts = prompts.chain(self.partly_placed());
+        prompts.fold((0, 0), |(kept, incomplete), row| (kept + self.missing(row), incomplete + 1))
     }
 
     /// Looks up the queue's head, unless that was done and the findable blocks are the same.
@@ -182,18 +222,12 @@ impl Pass<'_> {
         cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);
     }
 
-    /// Moves the queue's head, whose hit was looked up, into the batch; claims the hit.
-    fn seat(&mut self, seq: SequenceId) -> u32 {
+    /// Moves the queue's head, whose hit was looked up, into the batch; claims the hit, and `num_rows` rows.
+    fn seat(&mut self, seq: SequenceId, num_rows: usize) -> u32 {
+        let (place, leads) = (self.state.place_in_order(seq), self.state.leads(seq));
         let State { cache, sequences, queue, rows, look_up, counters, limits, .. } = &mut *self.state;
         queue.remove(seq);
         look_up.of = None;
-        let rank = sequences.live(seq).rank;
-        let place = match rows.order.last() {
-            Some(&last) if rank < sequences.live(rows.at(last).seq).rank => {
-                rows.order.partition_point(|&row| sequences.live(rows.at(row).seq).rank < rank)
-            }
-            _ => rows.order.len(),
-        };
         let sequence = sequences.live_mut(seq);
         cache.adopt(&mut sequence.table, &look_up.hits);
         let computed = sequence.table.len() * cache.block_size();
@@ -211,42 +245,47 @@ impl Pass<'_> {
         list.push(seq);
         sequence.was_admitted = true;
         make_room(sequence, cache.block_size(), limits.max_model_len);
-        let worst_blocks = limits.worst_blocks(sequence, cache.block_size());
-        let runner = Runner { worst_blocks: small(worst_blocks), ..runner_of(seq, sequence, computed, publishes) };
-        let row = rows.insert(runner, place);
+        let row = rows.reserve();
+        rows.insert(row, runner_of(seq, sequence, computed, publishes, leads), place);
         sequence.status = Status::Running(row);
+        if num_rows > 1 {
+            self.seat_followers(seq);
+        }
         row
+    }
+
+    /// Keeps a row for each of those that `seq` stands for.
+    fn seat_followers(&mut self, seq: SequenceId) {
+        let request = self.state.sequences.live(seq).request;
+        let followers: Vec<SequenceId> = self.state.unended(request).filter(|&other| other != seq).collect();
+        for follower in followers {
+            let row = self.state.rows.reserve();
+            self.state.sequences.live_mut(follower).status = Status::Following(Some(row));
+        }
     }
 }
 
-/// Outputs that a sequence has memory for when it is admitted, so that a steady step allocates nothing.
-const OUTPUT_ROOM: usize = 1_024;
-
-fn make_room(sequence: &mut Sequence, block_size: usize, max_model_len: usize) {
-    let tokens = sequence.max_len.min(sequence.tokens.len() + OUTPUT_ROOM).min(max_model_len);
-    let blocks = blocks_for(tokens, block_size);
-    sequence.tokens.reserve_exact(tokens.saturating_sub(sequence.tokens.len()));
-    sequence.chain.reserve_exact(blocks.saturating_sub(sequence.chain.len()));
-    sequence.table.make_room(blocks);
-}
-
-fn runner_of(seq: SequenceId, sequence: &Sequence, computed: usize, publishes: bool) -> Runner {
+fn runner_of(seq: SequenceId, sequence: &Sequence, computed: usize, publishes: bool, leads: bool) -> Runner {
     Runner {
         seq,
-        next_slot: 0,
+        slot: 0,
         computed: small(computed),
-        worst_blocks: 0,
+        scheduled: small(computed),
         known: small(sequence.tokens.len()),
         blocks: small(sequence.table.len()),
         announced: 0,
-        emitted: small(sequence.tokens.len() - sequence.prompt_len),
+        prompt_len: small(sequence.prompt_len),
         max_len: small(sequence.max_len),
-        min_tokens: small(sequence.min_tokens),
-        high_water: small(sequence.high_water),
+        min_len: small(sequence.prompt_len + sequence.min_tokens),
+        boundary: small(computed),
         last_token: sequence.tokens.last().copied().unwrap_or(0),
+        pending: 0,
+        in_plans: 0,
         publishes,
-        samples: sequence.samples,
         has_stops: !sequence.stop_token_ids.is_empty(),
+        recomputes: sequence.high_water > computed,
         ended: false,
+        leads,
+        shares_tail: false,
     }
 }

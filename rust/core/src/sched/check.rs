@@ -1,7 +1,10 @@
 //! The audit of a scheduler: the laws of its cache, and that its own parts agree.
 
+use std::collections::BTreeMap;
+
 use crate::audit::{self, Holder};
 use crate::error::StateError;
+use crate::ids::SequenceId;
 use crate::sched::fill::BlockTables;
 use crate::sched::request::{Sequence, Status};
 use crate::sched::rows::Runner;
@@ -17,11 +20,15 @@ pub(crate) fn check(state: &State, tables: &BlockTables) -> Result<(), StateErro
             let sequence = state.sequences.live(runner.seq);
             let computed = runner.computed as usize;
             let tokens = runner.publishes.then(|| &sequence.tokens[..computed]);
-            Holder { table: &sequence.table, writes_from: Some(computed / block_size), tokens }
+            // A tail that others name as well is made writable by the step that writes it.
+            let from = computed / block_size + usize::from(runner.shares_tail);
+            Holder { table: &sequence.table, writes_from: Some(from), tokens }
         })
         .collect();
-    audit::check(&state.cache, &holders, &[])?;
+    audit::check(&state.cache, &holders, &state.pins.blocks())?;
     check_batch(state)?;
+    check_rows(state)?;
+    check_plans(state)?;
     check_queue(state)?;
     check_tables(state, tables)
 }
@@ -32,7 +39,7 @@ fn check_batch(state: &State) -> Result<(), StateError> {
         let at_home = match sequence.status {
             Status::Running(at) => at == row && !runner.ended,
             Status::Ended { row: at, .. } => at == Some(row) && runner.ended,
-            Status::Waiting | Status::NotReady => false,
+            Status::Waiting | Status::NotReady | Status::Following(_) => false,
         };
         if !at_home || !agrees(runner, sequence) {
             return Err(StateError::law(2, format!("row {row} disagrees with its sequence {}", runner.seq.raw())));
@@ -46,10 +53,6 @@ fn check_batch(state: &State) -> Result<(), StateError> {
     if !listed || ranks.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(StateError::law(13, "the batch is not in policy order"));
     }
-    let over = state.out.iter().any(|plan| plan.num_tokens > state.limits.token_budget);
-    if over || ranks.len() > state.limits.max_num_seqs {
-        return Err(StateError::law(10, "a plan passes its budget"));
-    }
     Ok(())
 }
 
@@ -57,8 +60,59 @@ fn agrees(runner: &Runner, sequence: &Sequence) -> bool {
     let known = runner.known as usize;
     known == sequence.tokens.len()
         && runner.blocks as usize == sequence.table.len()
-        && runner.emitted as usize == known - sequence.prompt_len
+        && runner.prompt_len as usize == sequence.prompt_len
+        && runner.max_len as usize == sequence.max_len
         && sequence.tokens.last() == Some(&runner.last_token)
+}
+
+/// Every row is in one state, and those that are kept for sequences to come are theirs.
+fn check_rows(state: &State) -> Result<(), StateError> {
+    let kept = state.sequences.iter().filter_map(|(_, sequence)| match sequence.status {
+        Status::Following(row) => row,
+        // The row of one that never ran in it.
+        Status::Ended { row, .. } => row.filter(|&row| state.rows.get(row).is_none()),
+        Status::Waiting | Status::NotReady | Status::Running(_) => None,
+    });
+    let kept: Vec<u32> = kept.collect();
+    if state.rows.is_sound(&kept) {
+        return Ok(());
+    }
+    Err(StateError::law(10, "a row is given twice, or to nobody"))
+}
+
+/// What rows and sequences know of the plans out is what is in them.
+fn check_plans(state: &State) -> Result<(), StateError> {
+    let mut named = BTreeMap::<SequenceId, (u8, u32)>::new();
+    for plan in &state.out {
+        if plan.num_tokens > state.limits.token_budget || plan.placed.len() > state.limits.max_num_seqs {
+            return Err(StateError::law(10, format!("plan {} passes its budget", plan.number)));
+        }
+        for placed in &plan.placed {
+            let (plans, tokens) = named.entry(placed.seq).or_default();
+            *plans += 1;
+            *tokens += placed.num_tokens;
+        }
+    }
+    if state.out.len() > state.limits.inflight_steps {
+        return Err(StateError::law(10, format!("{} plans are out", state.out.len())));
+    }
+    for (_, runner) in state.rows.iter() {
+        let (plans, tokens) = named.get(&runner.seq).copied().unwrap_or_default();
+        let adds_up = runner.ended || runner.computed + tokens == runner.scheduled;
+        if runner.in_plans != plans || !adds_up || runner.computed > runner.known {
+            let text = format!("sequence {} is in {plans} plans with {tokens} tokens: {runner:?}", runner.seq.raw());
+            return Err(StateError::law(2, text));
+        }
+    }
+    let waiting = state.sequences.iter().filter(|(_, sequence)| sequence.status == Status::Waiting);
+    for (seq, sequence) in waiting {
+        let (plans, _) = named.get(&seq).copied().unwrap_or_default();
+        if sequence.in_plans != plans {
+            let text = format!("sequence {} waits for {} plans and is in {plans}", seq.raw(), sequence.in_plans);
+            return Err(StateError::law(2, text));
+        }
+    }
+    Ok(())
 }
 
 fn check_queue(state: &State) -> Result<(), StateError> {

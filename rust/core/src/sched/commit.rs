@@ -1,11 +1,14 @@
 //! Taking a step's results: what was computed is published, what was sampled is accepted, and who is done ends.
 
 use crate::error::{Error, RequestError, StateError};
+use crate::ids::SequenceId;
 use crate::prefix::Link;
+use crate::sched::away;
 use crate::sched::decision::Placed;
 use crate::sched::outcome::{Outcome, Reason};
-use crate::sched::request::Sequence;
-use crate::sched::state::State;
+use crate::sched::request::{Sequence, Status, make_room};
+use crate::sched::rows::{Runner, small};
+use crate::sched::state::{Report, State};
 use crate::tokens;
 
 /// Commits plan `number` (CONTRACT §3.3).
@@ -26,19 +29,31 @@ pub(crate) fn commit(
     state.cache.end_step(decision.step);
     state.counters.scheduled_tokens += decision.num_tokens as u64;
     outcome.clear();
-    let mut sampled = sampled.iter().copied();
+    let (mut sampled, mut families) = (sampled, &*decision.families);
+    let mut num_away = 0;
     for placed in &decision.placed {
+        let (own, others) = sampled.split_at(placed.num_samples as usize);
+        sampled = others;
+        let mut family: &[SequenceId] = &[];
+        if placed.leads && placed.num_samples > 0 {
+            (family, families) = families.split_at(own.len());
+        }
+        if state.rows.get(placed.row).is_none() {
+            away::commit(state, placed, family, own, outcome);
+            num_away += 1;
+            continue;
+        }
         count_computed(state, placed);
-        if placed.samples {
-            let Some(token) = sampled.next() else { unreachable!("the tokens were counted") };
-            accept(state, placed, token, outcome);
+        match own {
+            [] => {}
+            &[token] if !placed.leads => accept_pending(state, placed.row, token, outcome),
+            _ => fork(state, placed.row, family, own, outcome),
         }
     }
-    for (seq, reason) in state.ends.to_report.drain(..) {
-        outcome.finished.push(seq);
-        outcome.reasons.push(reason);
-        state.ends.reported.push(seq);
+    if num_away > 0 {
+        away::end_too_long(state, &decision.placed);
     }
+    report(state, outcome);
     state.spare.push(decision);
     Ok(())
 }
@@ -75,73 +90,132 @@ fn check_length(argument: &'static str, given: usize, expected: usize) -> Result
 /// The row's tokens are computed: blocks that they fill are published.
 #[inline]
 fn count_computed(state: &mut State, placed: &Placed) {
-    let block_size = state.cache.block_size();
     let runner = state.rows.at_mut(placed.row);
-    let end = placed.start + placed.num_tokens;
-    if placed.start < runner.high_water {
-        state.counters.recomputed_tokens += u64::from(runner.high_water.min(end) - placed.start);
+    runner.in_plans -= 1;
+    let planned = placed.start + placed.num_tokens;
+    // Behind a stop that was found while the plan was out, nothing was known.
+    let end = planned.min(runner.known);
+    runner.computed = runner.computed.max(end);
+    let may_fill = placed.num_tokens > 1 || (placed.fills && end == planned);
+    let (publishes, is_done) = (runner.publishes, !runner.samples() && end == runner.known);
+    if runner.recomputes {
+        count_recomputed(state, placed.row, placed.start, end);
     }
-    runner.computed = end;
-    runner.high_water = runner.high_water.max(end);
-    runner.next_slot += 1;
-    let (publishes, is_done) = (runner.publishes, !runner.samples && end == runner.known);
-    // A decode fills a block when it leaves it; a chunk may fill several.
-    let may_fill = placed.num_tokens > 1 || (end as usize).is_multiple_of(block_size);
     if may_fill && publishes {
-        publish(state, placed, placed.start as usize / block_size, end as usize / block_size);
-    }
-    if may_fill {
-        find_next_slot(state, placed.row);
+        publish(state, placed, end);
     }
     if is_done {
-        state.end(placed.seq, Reason::Length);
+        end_all(state, placed);
     }
 }
 
-/// Publishes the blocks `from .. to` of a sequence, in order.
-fn publish(state: &mut State, placed: &Placed, from: usize, to: usize) {
+/// Counts what of `start .. end` was computed before.
+fn count_recomputed(state: &mut State, row: u32, start: u32, end: u32) {
+    let runner = state.rows.at_mut(row);
+    let high_water = state.sequences.live(runner.seq).high_water;
+    state.counters.recomputed_tokens += high_water.min(end as usize).saturating_sub(start as usize) as u64;
+    runner.recomputes = high_water > end as usize;
+}
+
+/// Publishes the blocks that end after token `placed.start` and not after `end`, in order.
+fn publish(state: &mut State, placed: &Placed, end: u32) {
     let block_size = state.cache.block_size();
+    let (from, to) = (placed.start as usize / block_size, end as usize / block_size);
     let Sequence { tokens, table, chain, identity, .. } = state.sequences.live_mut(placed.seq);
     state.cache.prefix().extend_chain(chain, &tokens[..to * block_size], identity);
     for block in from..to {
         let key = identity.key_of(block, block_size);
         let link = Link { hash: chain[block], tokens: &tokens[block * block_size..][..block_size], key: &key };
         if state.cache.publish(table, block, link, identity) {
-            let Ok(index) = u32::try_from(block) else { unreachable!("an index is below the longest length") };
-            state.news.merged.push((placed.row, index));
+            state.news.merged.push((placed.row, small(block)));
         }
     }
 }
 
-/// After a chunk, or at a block's end, the next slot lies wherever the table says, if it has the block already.
-fn find_next_slot(state: &mut State, row: u32) {
-    let block_size = state.cache.block_size();
-    let runner = state.rows.at_mut(row);
-    let (index, offset) = (runner.computed as usize / block_size, runner.computed as usize % block_size);
-    if let Some(&block) = state.sequences.live(runner.seq).table.blocks().get(index) {
-        runner.next_slot = tokens::slot(block, block_size, offset);
+/// A prompt is computed that samples nothing: it is over, and so are all for which it stood.
+fn end_all(state: &mut State, placed: &Placed) {
+    let request = state.sequences.live(placed.seq).request;
+    let all: Vec<SequenceId> = if placed.leads { state.unended(request).collect() } else { vec![placed.seq] };
+    if placed.leads {
+        state.requests.live_mut(request).forked = true;
+    }
+    for seq in all {
+        state.end(seq, Reason::Length);
     }
 }
 
-/// Takes a sampled token, unless the sequence ended while the plan was out.
-fn accept(state: &mut State, placed: &Placed, token: i32, outcome: &mut Outcome) {
-    let runner = state.rows.at_mut(placed.row);
+/// A token that the row waited for; ignored if its sequence ended while the plan was out.
+#[inline]
+fn accept_pending(state: &mut State, row: u32, token: i32, outcome: &mut Outcome) {
+    state.rows.at_mut(row).pending -= 1;
+    accept(state, row, token, outcome);
+}
+
+#[inline]
+fn accept(state: &mut State, row: u32, token: i32, outcome: &mut Outcome) {
+    let runner = state.rows.at_mut(row);
     if runner.ended {
         return;
     }
-    let sequence = state.sequences.live_mut(placed.seq);
+    let seq = runner.seq;
+    let sequence = state.sequences.live_mut(seq);
     sequence.tokens.push(token);
     runner.known += 1;
-    runner.emitted += 1;
     runner.last_token = token;
-    outcome.seqs.push(placed.seq);
-    outcome.tokens.push(token);
-    let Ok(end) = i32::try_from(outcome.tokens.len()) else { unreachable!("a step samples at most once a row") };
-    outcome.indptr.push(end);
-    let may_stop = runner.has_stops && runner.emitted >= runner.min_tokens;
-    if may_stop && sequence.stop_token_ids.binary_search(&token).is_ok() {
-        state.end(placed.seq, Reason::Stop);
+    outcome.push(seq, token);
+    let may_stop = runner.has_stops && runner.known >= runner.min_len;
+    if may_stop && sequence.is_stop(token) {
+        state.end(seq, Reason::Stop);
     } else if runner.known >= runner.max_len {
-        state.end(placed.seq, Reason::Length);
+        state.end(seq, Reason::Length);
+    }
+}
+
+/// The prompt in `row` is computed: every sequence of its request goes on from it for itself, with the token that was
+/// sampled for it.
+fn fork(state: &mut State, row: u32, family: &[SequenceId], sampled: &[i32], outcome: &mut Outcome) {
+    let block_size = state.cache.block_size();
+    let runner = state.rows.at_mut(row);
+    (runner.pending, runner.leads) = (0, false);
+    let leader = runner.seq;
+    let request = state.sequences.live(leader).request;
+    state.requests.live_mut(request).forked = true;
+    let alive: Vec<SequenceId> = state.unended(request).collect();
+    let runner = state.rows.at_mut(row);
+    runner.shares_tail = alive.len() > 1 && !(runner.computed as usize).is_multiple_of(block_size);
+    let runner = *runner;
+    for &seq in alive.iter().filter(|&&seq| seq != leader) {
+        join(state, seq, runner);
+    }
+    for (&seq, &token) in family.iter().zip(sampled) {
+        if let Ok(&Sequence { status: Status::Running(row), .. }) = state.sequences.get(seq) {
+            accept(state, row, token, outcome);
+        }
+    }
+}
+
+/// Lets `seq` run in the row that was kept for it, with the same blocks as `like`.
+fn join(state: &mut State, seq: SequenceId, like: Runner) {
+    let place = state.place_in_order(seq);
+    let State { cache, sequences, rows, news, limits, .. } = state;
+    let leader = sequences.live(like.seq);
+    let (table, chain) = (cache.share(&leader.table), leader.chain.clone());
+    let sequence = sequences.live_mut(seq);
+    let Status::Following(Some(row)) = sequence.status else { unreachable!("a row was kept for each that forks") };
+    (sequence.table, sequence.chain) = (table, chain);
+    (sequence.status, sequence.was_admitted) = (Status::Running(row), true);
+    make_room(sequence, cache.block_size(), limits.max_model_len);
+    rows.insert(row, Runner { seq, announced: 0, in_plans: 0, ..like }, place);
+    news.joined.push(seq);
+}
+
+/// Tells the ends that no outcome has told.
+fn report(state: &mut State, outcome: &mut Outcome) {
+    for Report { seq, reason, extended } in state.ends.to_report.drain(..) {
+        outcome.finished.push(seq);
+        outcome.reasons.push(reason);
+        if !extended {
+            state.ends.reported.push(seq);
+        }
     }
 }

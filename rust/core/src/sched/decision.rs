@@ -13,10 +13,14 @@ pub struct Placed {
     pub start: u32,
     /// Tokens that this step computes.
     pub num_tokens: u32,
-    /// Whether a token is sampled behind the last of them.
-    pub samples: bool,
+    /// Tokens sampled behind the last of them: one, or one for each sequence of a request whose prompt this completes.
+    pub num_samples: u32,
     /// The first entry of its table that no plan before has listed.
     pub(crate) first_new: u32,
+    /// It stands for all sequences of its request.
+    pub(crate) leads: bool,
+    /// Its last token fills a block.
+    pub(crate) fills: bool,
 }
 
 /// What a step runs, and what changed in the batch.
@@ -32,6 +36,10 @@ pub struct Decision {
     pub num_tokens: usize,
     /// Sequences that sample.
     pub num_samples: usize,
+    /// Who samples, where one that is placed stands for all sequences of its request; in the order of `placed`.
+    pub(crate) families: Vec<SequenceId>,
+    /// Tokens that plans out will sample.
+    pub(crate) num_unknown: usize,
     /// Table entries that no plan before has listed.
     pub(crate) num_new_blocks: usize,
     /// Rows of finished members of a static batch, which a pass with decodes computes all the same.
@@ -46,8 +54,12 @@ pub struct Decision {
     pub ended: Vec<SequenceId>,
     /// Rows that changed hands or were vacated since the plan before.
     pub(crate) vacated: Vec<u32>,
-    /// Table entries that commits replaced since the plan before: row, index.
-    pub(crate) merged: Vec<(u32, u32)>,
+    /// Listed table entries that were replaced: by commits since the plan before, and by copies in this step: row, index.
+    pub(crate) replaced: Vec<(u32, u32)>,
+    /// Rows whose whole table is new, and which are not placed.
+    pub(crate) unplaced: Vec<u32>,
+    /// Source, target, tokens: to be copied before the forward pass.
+    pub(crate) copies: Vec<[i32; 3]>,
     /// The step of the cache that lasts until the commit.
     pub(crate) step: u64,
 }
@@ -64,6 +76,10 @@ impl Decision {
         self.preempted.clear();
         self.ended.clear();
         self.vacated.clear();
-        self.merged.clear();
+        self.replaced.clear();
+        self.unplaced.clear();
+        self.copies.clear();
+        self.families.clear();
+        self.num_unknown = 0;
     }
 }

@@ -4,6 +4,7 @@ use crate::error::ConfigError;
 use crate::group::NUM_GROUPS;
 use crate::sched::decision::{Decision, Placed};
 use crate::sched::plan::{Arrays, Sizes, StepPlan};
+use crate::sched::source::Sources;
 use crate::sched::state::State;
 use crate::table::blocks_for;
 use crate::tokens;
@@ -16,6 +17,7 @@ pub(crate) struct BlockTables {
     /// Entries of each row that may be non-zero.
     used: Vec<usize>,
     num_plans: u64,
+    version: u64,
 }
 
 impl BlockTables {
@@ -27,7 +29,7 @@ impl BlockTables {
             let range = format!("tables of {rows} rows x {width} blocks must fit into memory");
             return Err(ConfigError::new("max_model_len", max_model_len, range));
         }
-        Ok(Self { width, entries: vec![0; rows * width], used: vec![0; rows], num_plans: 0 })
+        Ok(Self { width, entries: vec![0; rows * width], used: vec![0; rows], num_plans: 0, version: 0 })
     }
 
     pub(crate) const fn width(&self) -> usize {
@@ -44,6 +46,11 @@ impl BlockTables {
         self.num_plans
     }
 
+    /// Differs whenever the entries may.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
     fn set(&mut self, [_, row, index, block]: [i32; 4]) {
         let (row, index) = (row.cast_unsigned() as usize, index.cast_unsigned() as usize);
         self.entries[row * self.width + index] = block;
@@ -52,6 +59,7 @@ impl BlockTables {
 
     /// Zeroes the rows that were vacated.
     pub(crate) fn clear(&mut self, rows: &[u32]) {
+        self.version += u64::from(!rows.is_empty());
         for row in rows.iter().map(|&row| row as usize) {
             self.entries[row * self.width..][..self.used[row]].fill(0);
             self.used[row] = 0;
@@ -60,7 +68,7 @@ impl BlockTables {
 }
 
 /// Writes the newest decision into `plan` and `tables`. O(tokens + changes).
-pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepPlan) {
+pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, sources: &mut Sources, plan: &mut StepPlan) {
     let Some(decision) = state.out.pop_back() else { unreachable!("a step was just decided") };
     let sizes = Sizes {
         seqs: decision.placed.len(),
@@ -68,7 +76,9 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
         padded: decision.num_padded,
         tokens: decision.num_tokens,
         samples: decision.num_samples,
-        table_changes: decision.num_new_blocks + decision.merged.len(),
+        unknown: decision.num_unknown,
+        table_changes: decision.num_new_blocks + decision.replaced.len(),
+        copies: decision.copies.len(),
         admitted: decision.admitted.len(),
         resumed: decision.resumed.len(),
         preempted: decision.preempted.len(),
@@ -77,6 +87,14 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
     let mut arrays = plan.open(decision.number, sizes);
     write_batch(state, &decision, &mut arrays);
     write_changes(state, &decision, arrays.table_changes);
+    arrays.copies.copy_from_slice(&decision.copies);
+    if state.limits.inflight_steps > 1 {
+        sources.write(&decision, &state.rows, arrays.token_source);
+        for &mut [index, ..] in arrays.token_source.iter_mut() {
+            arrays.token_ids[index.cast_unsigned() as usize] = 0;
+        }
+        sources.note(&decision);
+    }
     for (list, seqs) in [
         (&mut arrays.admitted, &decision.admitted),
         (&mut arrays.resumed, &decision.resumed),
@@ -86,6 +104,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, plan: &mut StepP
         list.iter_mut().zip(seqs).for_each(|(entry, seq)| *entry = seq.raw());
     }
     tables.num_plans += 1;
+    tables.version += 1;
     tables.clear(&decision.vacated);
     for &change in arrays.table_changes.iter() {
         tables.set(change);
@@ -98,6 +117,7 @@ fn write_batch(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
     arrays.sample_indptr[0] = 0;
     write_decodes(state, decision, arrays);
     let (mut at, mut samples) = (decision.num_decodes, decision.num_decodes);
+    let mut families = decision.families.iter();
     for (place, placed) in decision.placed.iter().enumerate().skip(decision.num_decodes) {
         let len = placed.num_tokens as usize;
         arrays.seqs[place] = placed.seq.raw();
@@ -107,9 +127,10 @@ fn write_batch(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
         write_chunk(state, placed, at, arrays);
         at += len;
         arrays.query_start[place + 1] = index(at);
-        if placed.samples {
+        for _ in 0..placed.num_samples {
+            let seq = if placed.leads { families.next() } else { Some(&placed.seq) };
             arrays.sample[samples] = index(at - 1);
-            arrays.sample_seqs[samples] = placed.seq.raw();
+            arrays.sample_seqs[samples] = seq.map_or(0, |seq| seq.raw());
             samples += 1;
             arrays.sample_indptr[samples] = index(samples);
         }
@@ -129,7 +150,7 @@ fn write_decodes(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
         num_tokens[place] = 1;
         token_ids[place] = runner.last_token;
         positions[place] = int(placed.start);
-        slots[place] = runner.next_slot;
+        slots[place] = runner.slot;
         seq_lens[place] = int(placed.start + 1);
     }
     arrays.sample_seqs[..len].copy_from_slice(seqs);
@@ -154,20 +175,21 @@ fn write_chunk(state: &State, placed: &Placed, at: usize, arrays: &mut Arrays<'_
     tokens::write_slots(sequence.table.blocks(), state.cache.block_size(), start, slots);
 }
 
-/// The new entries of the rows in the plan, then the entries that commits replaced.
+/// The new entries of the rows in the plan, of the rows that joined and are not in it, then the entries that were replaced.
 fn write_changes(state: &State, decision: &Decision, changes: &mut [[i32; 4]]) {
     let mut changes = changes.iter_mut();
-    for placed in &decision.placed {
-        let runner = state.rows.at(placed.row);
-        if placed.first_new == runner.blocks {
+    let placed = decision.placed.iter().map(|placed| (placed.row, placed.first_new));
+    for (row, first_new) in placed.chain(decision.unplaced.iter().map(|&row| (row, 0))) {
+        let runner = state.rows.at(row);
+        if first_new == runner.blocks {
             continue;
         }
-        let blocks = state.sequences.live(placed.seq).table.blocks();
-        for (entry, change) in (placed.first_new..runner.blocks).zip(changes.by_ref()) {
-            *change = [0, int(placed.row), int(entry), blocks[entry as usize].get()];
+        let blocks = state.sequences.live(runner.seq).table.blocks();
+        for (entry, change) in (first_new..runner.blocks).zip(changes.by_ref()) {
+            *change = [0, int(row), int(entry), blocks[entry as usize].get()];
         }
     }
-    for (&(row, entry), change) in decision.merged.iter().zip(changes) {
+    for (&(row, entry), change) in decision.replaced.iter().zip(changes) {
         let blocks = state.sequences.live(state.rows.at(row).seq).table.blocks();
         *change = [0, int(row), int(entry), blocks[entry as usize].get()];
     }

@@ -1,9 +1,11 @@
 //! What `add` accepts, and how it comes in.
 
-use crate::error::RequestError;
-use crate::ids::RequestId;
+use crate::config::Limits;
+use crate::error::{Error, RequestError, StateError};
+use crate::ids::{RequestId, SequenceId};
 use crate::sched::rank::Rank;
-use crate::sched::request::{Family, Request, Sequence, Status};
+use crate::sched::request::{Family, Request, Sequence, Status, make_room};
+use crate::sched::rows::small;
 use crate::sched::state::State;
 use crate::table::{Table, blocks_for};
 use crate::tokens;
@@ -26,7 +28,7 @@ pub(crate) fn check(state: &State, request: &Request) -> Result<(), RequestError
             (len + 1 - limits.max_model_len) as f64,
         ));
     }
-    let (blocks, usable) = (blocks_for(len, state.cache.block_size()), state.cache.num_blocks());
+    let (blocks, usable) = (blocks_for(len, state.cache.block_size()), state.cache.usable());
     if blocks > usable {
         let text = format!("{len} tokens need {blocks} blocks, and {usable} are all there are");
         return Err(RequestError::beyond("prompt", text, usable as f64, (blocks - usable) as f64));
@@ -46,16 +48,16 @@ pub(crate) fn check(state: &State, request: &Request) -> Result<(), RequestError
         return Err(RequestError::new("priority", format!("{} is beyond ±2^53", request.priority)));
     }
     if limits.is_worst_case() {
-        check_worst_case(state, request)?;
+        check_worst_case(state, len, request.max_tokens)?;
     }
-    refuse_later(request, limits.max_num_seqs)
+    check_n(request.n, limits)
 }
 
 /// Blocks for the worst case that are more than there are could never be given.
 #[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
-fn check_worst_case(state: &State, request: &Request) -> Result<(), RequestError> {
-    let len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
-    let (blocks, usable) = (blocks_for(len, state.cache.block_size()), state.cache.num_blocks());
+fn check_worst_case(state: &State, known: usize, max_tokens: usize) -> Result<(), RequestError> {
+    let len = known.saturating_add(max_tokens).min(state.limits.max_model_len);
+    let (blocks, usable) = (blocks_for(len, state.cache.block_size()), state.cache.usable());
     if blocks <= usable {
         return Ok(());
     }
@@ -68,45 +70,113 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
     let undated = request.arrival.is_none() && state.now.is_none();
     // An undated request arrives with the first step. Adding 0 makes the two zeros one.
     let arrival = request.arrival.or(state.now).unwrap_or(0.0) + 0.0;
-    let rank = Rank { class: 0.0, key: 0.0, arrival, order: state.added };
+    let order = state.added;
     let class = state.limits.class(&request);
-    let status = if request.ready { Status::Waiting } else { Status::NotReady };
     state.added += 1;
     let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
-    let sequences = &mut state.sequences;
-    let id = state.requests.insert_with(|id| {
-        let seq = sequences.insert_with(|_| Sequence {
+    let State { requests, sequences, limits, .. } = state;
+    let id = requests.insert_with(|id| {
+        let mut first = Sequence {
             prompt_len: request.prompt.len(),
             tokens: request.prompt,
             table: Table::default(),
             chain: Vec::new(),
-            status,
+            status: if request.ready { Status::Waiting } else { Status::NotReady },
             request: id,
-            rank,
+            rank: Rank { class: 0.0, key: 0.0, arrival, order, index: 0 },
             class,
             undated,
             max_len,
             // No output has a number beyond the longest length.
             min_tokens: request.min_tokens.min(max_len),
             stop_token_ids: sorted(request.stop_token_ids),
-            samples: request.max_tokens > 0,
             identity: request.identity,
             use_cache: request.use_cache,
             was_admitted: false,
             high_water: 0,
-        });
-        Family { sequences: vec![seq] }
+            in_plans: 0,
+        };
+        first.rank = limits.rank(&first);
+        let follow = |index| {
+            let rank = Rank { index, ..first.rank };
+            Sequence { status: Status::Following(None), rank, ..first.clone() }
+        };
+        let followers: Vec<Sequence> = (1..small(request.n)).map(follow).collect();
+        let all = std::iter::once(first).chain(followers).map(|sequence| sequences.insert_with(|_| sequence)).collect();
+        Family { sequences: all, num_alive: request.n, forked: false }
     });
-    for &seq in &state.requests.live(id).sequences {
-        let sequence = state.sequences.live_mut(seq);
-        sequence.rank = state.limits.rank(sequence);
-        if request.ready {
-            state.queue.push(sequence.rank, seq);
-        } else {
-            state.num_not_ready += 1;
-        }
+    let first = state.requests.live(id).sequences[0];
+    if request.ready {
+        state.queue.push(state.sequences.live(first).rank, first);
+    } else {
+        state.num_not_ready += 1;
     }
     id
+}
+
+/// Goes on with a request whose only sequence has ended and was not released: `tokens` follow what it knows (CONTRACT §3.1).
+/// O(tokens + ends that wait to be released or reported).
+pub(crate) fn extend(state: &mut State, request: RequestId, tokens: &[i32], max_tokens: usize) -> Result<(), Error> {
+    let seq = check_extension(state, request, tokens, max_tokens)?;
+    state.ends.to_release.retain(|&other| other != seq);
+    state.ends.reported.retain(|&other| other != seq);
+    state.ends.to_report.iter_mut().filter(|report| report.seq == seq).for_each(|report| report.extended = true);
+    let max_model_len = state.limits.max_model_len;
+    let sequence = state.sequences.live_mut(seq);
+    sequence.tokens.extend_from_slice(tokens);
+    sequence.prompt_len = sequence.tokens.len();
+    sequence.max_len = sequence.tokens.len().saturating_add(max_tokens).min(max_model_len);
+    sequence.min_tokens = 0;
+    let Status::Ended { row: Some(row), .. } = sequence.status else {
+        state.put_into_queue(seq);
+        return Ok(());
+    };
+    sequence.status = Status::Running(row);
+    make_room(sequence, state.cache.block_size(), max_model_len);
+    let runner = state.rows.at_mut(row);
+    let len = small(sequence.tokens.len());
+    // Plans that were out when it ended may have gone further than it did.
+    (runner.scheduled, runner.pending) = (runner.computed, 0);
+    (runner.known, runner.prompt_len, runner.min_len, runner.max_len) = (len, len, len, small(sequence.max_len));
+    runner.last_token = sequence.tokens.last().copied().unwrap_or(0);
+    runner.ended = false;
+    Ok(())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "lengths far below 2^53")]
+fn check_extension(state: &State, request: RequestId, tokens: &[i32], max_tokens: usize) -> Result<SequenceId, Error> {
+    let &[seq] = &*state.requests.get(request)?.sequences else {
+        return Err(RequestError::new("request", "it has more than one sequence").into());
+    };
+    if tokens.is_empty() {
+        return Err(RequestError::new("tokens", "there are none").into());
+    }
+    tokens::check("tokens", tokens)?;
+    let sequence = state.sequences.live(seq);
+    let Status::Ended { row, .. } = sequence.status else {
+        return Err(StateError::new("the request goes on: only one that has ended is extended").into());
+    };
+    if !state.ends.to_release.contains(&seq) {
+        return Err(StateError::new("the request has ended, and its blocks were released").into());
+    }
+    if row.map_or(sequence.in_plans, |row| state.rows.at(row).in_plans) > 0 {
+        return Err(StateError::new("a plan that names the request is out: commit it first").into());
+    }
+    let (known, limits) = (sequence.tokens.len() + tokens.len(), &state.limits);
+    if known >= limits.max_model_len {
+        let text = format!("{known} tokens in all leave no room for an output below {}", limits.max_model_len);
+        let over = (known + 1 - limits.max_model_len) as f64;
+        return Err(RequestError::beyond("tokens", text, limits.max_model_len as f64 - 1.0, over).into());
+    }
+    let (blocks, usable) = (blocks_for(known, state.cache.block_size()), state.cache.usable());
+    if blocks > usable {
+        let text = format!("{known} tokens in all need {blocks} blocks, and {usable} are all there are");
+        return Err(RequestError::beyond("tokens", text, usable as f64, (blocks - usable) as f64).into());
+    }
+    if limits.is_worst_case() {
+        check_worst_case(state, known, max_tokens)?;
+    }
+    Ok(seq)
 }
 
 /// In order, so that a stop is looked up in O(log n).
@@ -118,12 +188,13 @@ fn sorted(mut tokens: Vec<i32>) -> Box<[i32]> {
 /// Priorities are exact as `f64` up to here.
 const MAX_PRIORITY: u64 = 1 << 53;
 
-fn refuse_later(request: &Request, max_num_seqs: usize) -> Result<(), RequestError> {
-    if request.n == 0 || request.n > max_num_seqs {
-        return Err(RequestError::new("n", format!("{} is not in 1 ..= max_num_seqs = {max_num_seqs}", request.n)));
+fn check_n(n: usize, limits: &Limits) -> Result<(), RequestError> {
+    if n == 0 || n > limits.max_num_seqs {
+        let range = format!("{n} is not in 1 ..= max_num_seqs = {}", limits.max_num_seqs);
+        return Err(RequestError::new("n", range));
     }
-    if request.n != 1 {
-        return Err(RequestError::new("n", format!("{} sequences: more than one comes later", request.n)));
+    if n > 1 && limits.is_worst_case() {
+        return Err(RequestError::new("n", format!("{n} sequences: reserve=worst_case takes one a request")));
     }
     Ok(())
 }

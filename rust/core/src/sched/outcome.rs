@@ -36,6 +36,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    #[inline]
+    pub(crate) fn push(&mut self, seq: SequenceId, token: i32) {
+        self.seqs.push(seq);
+        self.tokens.push(token);
+        let Ok(end) = i32::try_from(self.tokens.len()) else {
+            unreachable!("a step samples once for each row at most")
+        };
+        self.indptr.push(end);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.seqs.clear();
         self.indptr.clear();

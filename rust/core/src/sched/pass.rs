@@ -1,14 +1,34 @@
 //! A step that is being put together, and the moves that its phases are made of.
 
+use crate::cache::{Pending, Tail};
 use crate::config::Victim;
 use crate::ids::SequenceId;
 use crate::sched::decision::{Decision, Placed};
-use crate::sched::outcome::Reason;
-use crate::sched::request::Status;
-use crate::sched::rows::small;
+use crate::sched::rows::{Runner, small};
 use crate::sched::state::State;
-use crate::table::blocks_for;
 use crate::tokens;
+
+/// How much of a prompt a step may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// What the budget leaves.
+    Chunks,
+    /// All of it, or nothing.
+    Whole,
+    /// All of one, and of nobody else.
+    WholeAlone,
+}
+
+/// Whether a row has the blocks that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// They are available.
+    Found,
+    /// It waits: for blocks that a step in flight still guards, or for the plans that name it.
+    Later,
+    /// It had to go itself.
+    Gone,
+}
 
 /// A step that is being put together.
 pub(crate) struct Pass<'a> {
@@ -18,8 +38,10 @@ pub(crate) struct Pass<'a> {
     pub(crate) budget: usize,
     /// The most tokens that one prompt may take.
     pub(crate) prompt_cap: usize,
-    /// Rows that are not decodes, of those that phase 2 saw.
+    /// How often phases 2 and 3 met a prompt in progress.
     pub(crate) num_prompts: usize,
+    /// Rows that wait for blocks which a step in flight still guards.
+    num_waiting: usize,
 }
 
 impl<'a> Pass<'a> {
@@ -27,45 +49,95 @@ impl<'a> Pass<'a> {
         let mut decision = state.spare.pop().unwrap_or_default();
         decision.clear();
         let budget = state.limits.token_budget;
-        Self { state, decision, budget, prompt_cap, num_prompts: 0 }
+        Self { state, decision, budget, prompt_cap, num_prompts: 0, num_waiting: 0 }
     }
 
-    /// Completes the decision; false, with the plan's news kept for later, when it is empty.
+    /// Whether nothing is placed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.budget == self.state.limits.token_budget
+    }
+
+    /// Completes the decision; false, with the plan's news kept for later, when there is nothing to run and to tell.
     pub(crate) fn close(self) -> bool {
+        let is_empty = self.is_empty();
         let Self { state, mut decision, budget, .. } = self;
-        let nothing =
-            budget == state.limits.token_budget && decision.preempted.is_empty() && state.ends.to_report.is_empty();
-        if nothing {
+        state.news.preempted.append(&mut decision.preempted);
+        // An end that was not reported is left to the commits of the plans that are out.
+        let is_quiet = !state.out.is_empty() || state.ends.to_report.is_empty();
+        if is_empty && state.news.preempted.is_empty() && is_quiet {
             state.spare.push(decision);
             return false;
         }
-        if !decision.preempted.is_empty() {
+        if !state.news.preempted.is_empty() {
             let decodes = &decision.placed[..decision.num_decodes];
             decision.num_decodes = decodes.iter().filter(|placed| placed.num_tokens > 0).count();
             decision.placed.retain(|placed| placed.num_tokens > 0);
         }
         decision.num_tokens = state.limits.token_budget - budget;
-        decision.num_padded = if decision.num_decodes > 0 { state.padding.len() } else { 0 };
+        decision.num_padded = if decision.num_decodes > 0 { state.rows.num_padding() } else { 0 };
         decision.number = state.counters.plans;
         state.counters.plans += 1;
+        if !state.news.joined.is_empty() {
+            list_joined(state, &mut decision);
+        }
+        list_families(state, &mut decision);
+        std::mem::swap(&mut decision.preempted, &mut state.news.preempted);
         std::mem::swap(&mut decision.ended, &mut state.news.ended);
         std::mem::swap(&mut decision.vacated, &mut state.news.vacated);
-        std::mem::swap(&mut decision.merged, &mut state.news.merged);
+        state.news.merged.append(&mut decision.replaced);
+        std::mem::swap(&mut decision.replaced, &mut state.news.merged);
         decision.step = state.cache.begin_step();
+        let copies = state.cache.take_copies_for_newest().into_iter();
+        decision.copies.extend(copies.map(|op| [op.src.get(), op.dst.get(), small(op.num_tokens).cast_signed()]));
         state.out.push_back(decision);
         true
     }
 
+    /// Places the one token that a decode lacks; its slot is found.
     #[inline]
-    pub(crate) fn place(&mut self, row: u32, num_tokens: usize) {
+    pub(crate) fn place_decode(&mut self, row: u32) {
         let runner = self.state.rows.at_mut(row);
-        let samples = runner.samples && num_tokens == runner.lacking();
+        let start = runner.scheduled;
         let first_new = std::mem::replace(&mut runner.announced, runner.blocks);
-        self.budget -= num_tokens;
-        self.decision.num_samples += usize::from(samples);
+        runner.scheduled += 1;
+        runner.in_plans += 1;
+        let fills = runner.scheduled == runner.boundary;
+        self.decision.num_unknown += usize::from(start >= runner.known);
+        // Who continues an output samples behind each of its tokens.
+        runner.pending += 1;
+        self.budget -= 1;
+        self.decision.num_samples += 1;
         self.decision.num_new_blocks += (runner.blocks - first_new) as usize;
-        let (seq, start, num_tokens) = (runner.seq, runner.computed, small(num_tokens));
-        self.decision.placed.push(Placed { seq, row, start, num_tokens, samples, first_new });
+        let (seq, leads) = (runner.seq, false);
+        self.decision.placed.push(Placed { seq, row, start, num_tokens: 1, num_samples: 1, first_new, leads, fills });
+    }
+
+    /// Places the next `num_tokens` tokens of a prompt, whose blocks it has.
+    pub(crate) fn place_chunk(&mut self, row: u32, num_tokens: usize) {
+        let block_size = self.state.cache.block_size();
+        let Runner { seq, scheduled: start, leads, .. } = *self.state.rows.at(row);
+        let end = start + small(num_tokens);
+        let last = end as usize - 1;
+        let block = self.state.sequences.live(seq).table.blocks()[last / block_size];
+        let request = self.state.sequences.live(seq).request;
+        let runner = self.state.rows.at(row);
+        let num_samples = match runner.samples() && end == runner.expected() {
+            true if leads => self.state.unended(request).count(),
+            completes => usize::from(completes),
+        };
+        let runner = self.state.rows.at_mut(row);
+        let first_new = std::mem::replace(&mut runner.announced, runner.blocks);
+        runner.scheduled = end;
+        runner.in_plans += 1;
+        runner.pending += u8::from(num_samples > 0);
+        runner.slot = tokens::slot(block, block_size, last % block_size);
+        runner.boundary = small((last / block_size + 1) * block_size);
+        let fills = end == runner.boundary;
+        self.budget -= num_tokens;
+        self.decision.num_samples += num_samples;
+        self.decision.num_new_blocks += (runner.blocks - first_new) as usize;
+        let (num_tokens, num_samples) = (small(num_tokens), small(num_samples));
+        self.decision.placed.push(Placed { seq, row, start, num_tokens, num_samples, first_new, leads, fills });
     }
 
     /// Adds new blocks, which are available, to a row's table.
@@ -76,27 +148,95 @@ impl<'a> Pass<'a> {
         let runner = self.state.rows.at_mut(row);
         let table = &mut self.state.sequences.live_mut(runner.seq).table;
         self.state.cache.grow(table, blocks);
-        let block_size = self.state.cache.block_size();
-        let (index, offset) = (runner.computed as usize / block_size, runner.computed as usize % block_size);
-        runner.next_slot = tokens::slot(table.blocks()[index], block_size, offset);
         runner.blocks = small(table.len());
     }
 
-    /// Sees to it that a block is available for the row at `at` in the order, preempting those at it and behind it. False
-    /// when that row itself had to go.
-    pub(crate) fn find_block(&mut self, at: usize) -> bool {
-        while self.state.cache.available() == 0 {
-            let place = self.victim(at);
-            let row = self.state.rows.order.remove(place);
-            if place == 0 && self.state.rows.order.is_empty() {
-                self.expire(row);
-            } else {
-                self.preempt(row);
+    /// Finds the slot of the next token of a decode at a block's end, or in a block that others name as well.
+    pub(crate) fn find_slot(&mut self, at: usize) -> Room {
+        let block_size = self.state.cache.block_size();
+        let row = self.state.rows.order[at];
+        loop {
+            let runner = self.state.rows.at(row);
+            let (index, filled) = (runner.scheduled as usize / block_size, runner.scheduled as usize % block_size);
+            let seq = runner.seq;
+            let lacks_block = index == runner.blocks as usize;
+            let tail = if runner.shares_tail { self.shared_tail(seq, index, filled) } else { Tail::Writable };
+            let needed = usize::from(lacks_block || matches!(tail, Tail::Copy(_)));
+            if self.state.cache.available() < needed {
+                match self.make_room(at, needed) {
+                    // Somebody went: the tail may be nobody else's now.
+                    Room::Found => continue,
+                    short => return short,
+                }
             }
-            if place == at {
-                return false;
+            if lacks_block {
+                self.grow(row, 1);
+            }
+            let State { cache, sequences, rows, .. } = &mut *self.state;
+            let (table, runner) = (&mut sequences.live_mut(seq).table, rows.at_mut(row));
+            cache.make_writable(table, index, filled, tail);
+            if matches!(tail, Tail::Copy(_)) && index < runner.announced as usize {
+                self.decision.replaced.push((row, small(index)));
+            }
+            runner.shares_tail = false;
+            runner.slot = tokens::slot(table.blocks()[index], block_size, filled);
+            runner.boundary = small((index + 1) * block_size);
+            return Room::Found;
+        }
+    }
+
+    fn shared_tail(&self, seq: SequenceId, index: usize, filled: usize) -> Tail {
+        let block = self.state.sequences.live(seq).table.blocks()[index];
+        let tail = self.state.cache.tail(block, filled, &Pending::default());
+        tail.unwrap_or_else(|_| unreachable!("a block that waits for its copy is named by one table"))
+    }
+
+    /// Sees to it that `count` blocks are available for the row at `at` in the order, preempting those at it and behind it.
+    pub(crate) fn find_blocks(&mut self, at: usize, count: usize) -> Room {
+        while self.state.cache.available() < count {
+            match self.make_room(at, count) {
+                Room::Found => {}
+                short => return short,
             }
         }
+        Room::Found
+    }
+
+    /// One move towards `count` available blocks for the row at `at`, which are short. `Found` when there may be enough now.
+    fn make_room(&mut self, at: usize, count: usize) -> Room {
+        debug_assert!(self.state.cache.available() < count, "blocks are short");
+        if self.state.cache.coming() > self.num_waiting {
+            self.num_waiting += 1;
+            return Room::Later;
+        }
+        let place = self.victim(at);
+        let row = self.state.rows.order[place];
+        if self.state.rows.order.len() == 1 {
+            if self.let_twins_go(row) {
+                return Room::Found;
+            }
+            if self.state.rows.at(row).in_plans > 0 {
+                return Room::Later;
+            }
+            self.state.rows.order.clear();
+            self.state.expire(row);
+            return Room::Gone;
+        }
+        self.state.rows.order.remove(place);
+        self.preempt(row);
+        if place == at { Room::Gone } else { Room::Found }
+    }
+
+    /// The row's sequence is alone and cannot grow: the blocks that it holds for being equal to its own go, and it publishes
+    /// nothing any more. False when there are none.
+    fn let_twins_go(&mut self, row: u32) -> bool {
+        let runner = self.state.rows.at_mut(row);
+        let table = &mut self.state.sequences.live_mut(runner.seq).table;
+        if table.twins().is_empty() {
+            return false;
+        }
+        self.state.cache.abandon_twins(table);
+        runner.publishes = false;
         true
     }
 
@@ -115,49 +255,50 @@ impl<'a> Pass<'a> {
         victim.unwrap_or_else(|| unreachable!("the requester is in the order"))
     }
 
-    /// The row's sequence is alone and cannot grow: it ends here.
-    fn expire(&mut self, row: u32) {
-        let seq = self.withdraw(row);
-        self.end_now(seq);
-    }
-
-    /// Takes everything from the row, which the caller took out of the order, and puts its sequence back into the queue.
+    /// Takes everything from the row, which the caller took out of the order, its part in this plan included, and puts its
+    /// sequence back into the queue.
     pub(crate) fn preempt(&mut self, row: u32) {
-        let runner = *self.state.rows.at(row);
-        let seq = self.withdraw(row);
-        self.decision.preempted.push(seq);
-        self.state.counters.preemptions += 1;
-        let sequence = self.state.sequences.live_mut(seq);
-        sequence.high_water = runner.high_water as usize;
-        sequence.status = Status::Waiting;
-        if blocks_for(sequence.tokens.len(), self.state.cache.block_size()) > self.state.cache.num_blocks() {
-            self.end_now(seq);
-        } else {
-            sequence.rank = self.state.limits.rank(sequence);
-            self.state.queue.push(sequence.rank, seq);
-        }
-    }
-
-    /// Undoes the row's part in this plan and frees what it holds.
-    fn withdraw(&mut self, row: u32) -> SequenceId {
-        let runner = *self.state.rows.at(row);
         let placed = self.decision.placed.iter_mut().rev().find(|placed| placed.row == row && placed.num_tokens > 0);
         if let Some(placed) = placed {
+            let runner = self.state.rows.at_mut(row);
+            runner.in_plans -= 1;
             self.budget += placed.num_tokens as usize;
-            self.decision.num_samples -= usize::from(placed.samples);
+            self.decision.num_samples -= placed.num_samples as usize;
             self.decision.num_new_blocks -= (runner.announced - placed.first_new) as usize;
+            self.decision.num_unknown -= usize::from(placed.start >= runner.known);
             placed.num_tokens = 0;
         }
-        self.state.evacuate(runner.seq, row);
-        runner.seq
+        self.decision.replaced.retain(|&(other, _)| other != row);
+        let seq = self.state.preempt(row);
+        self.decision.preempted.push(seq);
+        if self.state.is_too_long(seq) {
+            self.state.queue.remove(seq);
+            self.state.end_now(seq);
+        }
     }
+}
 
-    /// Ends with `capacity` a sequence that has neither row nor blocks any more.
-    fn end_now(&mut self, seq: SequenceId) {
-        let reason = Reason::Capacity;
-        self.state.sequences.live_mut(seq).status = Status::Ended { reason, row: None };
-        self.state.ends.to_report.push((seq, reason));
-        self.state.news.ended.push(seq);
-        self.state.counters.finished += 1;
+/// Who joined since the last plan: told with those whom this one admits, and their tables in full.
+fn list_joined(state: &mut State, decision: &mut Decision) {
+    let mut joined = std::mem::take(&mut state.news.joined);
+    joined.append(&mut decision.admitted);
+    decision.admitted = joined;
+    for &row in &state.rows.order {
+        if let Some(runner) = state.rows.get(row).filter(|runner| runner.announced == 0 && runner.blocks > 0) {
+            decision.num_new_blocks += runner.blocks as usize;
+            decision.unplaced.push(row);
+        }
+    }
+    for &row in &decision.unplaced {
+        let runner = state.rows.at_mut(row);
+        runner.announced = runner.blocks;
+    }
+}
+
+/// Who samples where a request's prompt is completed.
+fn list_families(state: &State, decision: &mut Decision) {
+    let Decision { placed, families, .. } = decision;
+    for placed in placed.iter().filter(|placed| placed.leads && placed.num_samples > 0) {
+        families.extend(state.unended(state.sequences.live(placed.seq).request));
     }
 }

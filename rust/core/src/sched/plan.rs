@@ -5,6 +5,8 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
+use crate::error::RequestError;
+
 /// The element type of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -63,7 +65,9 @@ pub(crate) struct Sizes {
     pub(crate) padded: usize,
     pub(crate) tokens: usize,
     pub(crate) samples: usize,
+    pub(crate) unknown: usize,
     pub(crate) table_changes: usize,
+    pub(crate) copies: usize,
     pub(crate) admitted: usize,
     pub(crate) resumed: usize,
     pub(crate) preempted: usize,
@@ -77,6 +81,7 @@ pub(crate) struct Arrays<'a> {
     pub(crate) num_tokens: &'a mut [i32],
     pub(crate) query_start: &'a mut [i32],
     pub(crate) token_ids: &'a mut [i32],
+    pub(crate) token_source: &'a mut [[i32; 3]],
     pub(crate) positions: &'a mut [i32],
     pub(crate) slot_mapping: &'a mut [i64],
     pub(crate) seq_lens: &'a mut [i32],
@@ -84,6 +89,7 @@ pub(crate) struct Arrays<'a> {
     pub(crate) sample_seqs: &'a mut [i64],
     pub(crate) sample_indptr: &'a mut [i32],
     pub(crate) table_changes: &'a mut [[i32; 4]],
+    pub(crate) copies: &'a mut [[i32; 3]],
     pub(crate) admitted: &'a mut [i64],
     pub(crate) resumed: &'a mut [i64],
     pub(crate) preempted: &'a mut [i64],
@@ -168,7 +174,7 @@ impl StepPlan {
         positions: i32,
         /// Where each token's KV goes, T.
         slot_mapping: i64,
-        /// Tokens not known yet: index in T, plan number, index in that plan's `sample`. Empty with one plan out.
+        /// Tokens not known yet: index in T, plan number, index in that plan's `sample`. Empty with no other plan out.
         token_source: [i32; 3],
         /// Context lengths after this step, N.
         seq_lens: i32,
@@ -198,8 +204,31 @@ impl StepPlan {
         &self.bytes()[section.offset..][..section.size() * section.dtype.size()]
     }
 
-    /// Lays the buffer out for `sizes` and opens its arrays for writing.
-    pub(crate) fn open(&mut self, number: u64, sizes: Sizes) -> Arrays<'_> {
+    /// Reads a plan that another process wrote: a copy of its buffer, which says itself what lies where.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for bytes that are no plan's buffer, or not all of it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RequestError> {
+        let no_plan = |reason: &str| RequestError::new("buffer", format!("it is not the buffer of a plan: {reason}"));
+        let mut plan = Self::new();
+        plan.words.resize(bytes.len().div_ceil(8), 0);
+        cast_slice_mut(&mut plan.words)[..bytes.len()].copy_from_slice(bytes);
+        let header: &[i64] = cast_slice(plan.words.get(..HEADER).ok_or_else(|| no_plan("it is too short"))?);
+        let (number, sizes) = sizes_of(header).ok_or_else(|| no_plan("its header is another"))?;
+        // A size beyond the bytes there are is found out before it is multiplied.
+        let largest = header[2..].iter().copied().max().unwrap_or(0);
+        if usize::try_from(largest).is_ok_and(|largest| largest > bytes.len()) {
+            return Err(no_plan("it lacks its end"));
+        }
+        if plan.lay_out(number, sizes) * 8 != bytes.len() {
+            return Err(no_plan("it is longer or shorter than its header says"));
+        }
+        Ok(plan)
+    }
+
+    /// Notes where the arrays of these sizes lie; returns the words that they take.
+    fn lay_out(&mut self, number: u64, sizes: Sizes) -> usize {
         self.number = number;
         self.num_decodes = sizes.decodes;
         self.num_padded = sizes.padded;
@@ -210,15 +239,23 @@ impl StepPlan {
             words += section.num_words();
             self.sections.push(section);
         }
+        words
+    }
+
+    /// Lays the buffer out for `sizes` and opens its arrays for writing.
+    pub(crate) fn open(&mut self, number: u64, sizes: Sizes) -> Arrays<'_> {
+        let words = self.lay_out(number, sizes);
         self.words.resize(words, 0);
         let mut carver = Carver { rest: &mut self.words };
         // In the order of `shapes`; struct fields are evaluated as they are written.
+        carver.carve::<i64>(HEADER).copy_from_slice(&header(number, sizes));
         Arrays {
             seqs: carver.carve(sizes.seqs),
             rows: carver.carve(sizes.seqs),
             num_tokens: carver.carve(sizes.seqs),
             query_start: carver.carve(sizes.seqs + 1),
             token_ids: carver.carve(sizes.tokens),
+            token_source: carver.carve(sizes.unknown),
             positions: carver.carve(sizes.tokens),
             slot_mapping: carver.carve(sizes.tokens),
             seq_lens: carver.carve(sizes.seqs),
@@ -226,6 +263,7 @@ impl StepPlan {
             sample_seqs: carver.carve(sizes.samples),
             sample_indptr: carver.carve(sizes.samples + 1),
             table_changes: carver.carve(sizes.table_changes),
+            copies: carver.carve(sizes.copies),
             admitted: carver.carve(sizes.admitted),
             resumed: carver.carve(sizes.resumed),
             preempted: carver.carve(sizes.preempted),
@@ -234,18 +272,70 @@ impl StepPlan {
     }
 }
 
+/// Words of the header: what the buffer is, the plan's number, and the sizes.
+const HEADER: usize = 14;
+
+/// "octavo 1" as a little-endian word.
+const MAGIC: i64 = i64::from_le_bytes(*b"octavo 1");
+
+#[allow(clippy::cast_possible_wrap, reason = "lengths far below 2^63")]
+const fn header(number: u64, sizes: Sizes) -> [i64; HEADER] {
+    let Sizes { seqs, decodes, padded, tokens, samples, unknown, table_changes, copies, .. } = sizes;
+    let Sizes { admitted, resumed, preempted, ended, .. } = sizes;
+    [
+        MAGIC,
+        number as i64,
+        seqs as i64,
+        decodes as i64,
+        padded as i64,
+        tokens as i64,
+        samples as i64,
+        unknown as i64,
+        table_changes as i64,
+        copies as i64,
+        admitted as i64,
+        resumed as i64,
+        preempted as i64,
+        ended as i64,
+    ]
+}
+
+/// The plan's number and sizes as [`header`] wrote them.
+fn sizes_of(header: &[i64]) -> Option<(u64, Sizes)> {
+    let &[MAGIC, number, ref sizes @ ..] = header else { return None };
+    let mut sizes = sizes.iter().map(|&size| usize::try_from(size));
+    let mut next = || sizes.next()?.ok();
+    let sizes = Sizes {
+        seqs: next()?,
+        decodes: next()?,
+        padded: next()?,
+        tokens: next()?,
+        samples: next()?,
+        unknown: next()?,
+        table_changes: next()?,
+        copies: next()?,
+        admitted: next()?,
+        resumed: next()?,
+        preempted: next()?,
+        ended: next()?,
+    };
+    (sizes.decodes <= sizes.seqs).then_some((u64::try_from(number).ok()?, sizes))
+}
+
 type Shape = (&'static str, Dtype, usize, Option<usize>);
 
-/// Every array of the contract. Those that are always empty in this form take no room, wherever they stand.
-fn shapes(sizes: Sizes) -> [Shape; 19] {
+/// Every array of the contract, behind the header. What is always empty in this form takes no room, wherever it stands.
+fn shapes(sizes: Sizes) -> [Shape; 20] {
     use Dtype::{I32, I64};
     let Sizes { seqs, tokens, samples, .. } = sizes;
     [
+        ("header", I64, HEADER, None),
         ("seqs", I64, seqs, None),
         ("rows", I32, seqs, None),
         ("num_tokens", I32, seqs, None),
         ("query_start", I32, seqs + 1, None),
         ("token_ids", I32, tokens, None),
+        ("token_source", I32, sizes.unknown, Some(3)),
         ("positions", I32, tokens, None),
         ("slot_mapping", I64, tokens, None),
         ("seq_lens", I32, seqs, None),
@@ -253,12 +343,11 @@ fn shapes(sizes: Sizes) -> [Shape; 19] {
         ("sample_seqs", I64, samples, None),
         ("sample_indptr", I32, samples + 1, None),
         ("table_changes", I32, sizes.table_changes, Some(4)),
+        ("copies", I32, sizes.copies, Some(3)),
         ("admitted", I64, sizes.admitted, None),
         ("resumed", I64, sizes.resumed, None),
         ("preempted", I64, sizes.preempted, None),
         ("ended", I64, sizes.ended, None),
-        ("token_source", I32, 0, Some(3)),
-        ("copies", I32, 0, Some(3)),
         ("zero", I32, 0, None),
     ]
 }
@@ -277,7 +366,8 @@ impl<'a> Carver<'a> {
         if let Some(last) = taken.last_mut() {
             *last = 0;
         }
-        &mut cast_slice_mut(taken)[..len]
+        let bytes: &mut [u8] = cast_slice_mut(taken);
+        cast_slice_mut(&mut bytes[..len * size_of::<T>()])
     }
 }
 
@@ -307,5 +397,24 @@ mod tests {
             end = section.offset + section.size() * section.dtype.size();
         }
         assert!(end <= plan.bytes().len());
+    }
+
+    #[test]
+    fn plan_is_read_back_from_its_bytes_and_from_no_others() {
+        let sizes = Sizes { seqs: 3, decodes: 2, tokens: 5, samples: 1, copies: 2, ended: 1, ..Sizes::default() };
+        let mut plan = StepPlan::new();
+        plan.open(7, sizes).copies.copy_from_slice(&[[1, 2, 3], [4, 5, 6]]);
+        let bytes = plan.bytes().to_vec();
+        let read = StepPlan::from_bytes(&bytes).unwrap_or_else(|error| unreachable!("{error}"));
+        assert_eq!((read.number(), read.num_decodes(), read.copies()), (7, 2, plan.copies()));
+        assert_eq!((read.bytes(), read.layout()), (plan.bytes(), plan.layout()));
+        let longer = [&bytes[..], &[0; 8]].concat();
+        let mut huge = bytes.clone();
+        huge[16..24].copy_from_slice(&i64::MAX.to_le_bytes());
+        let mut negative = bytes.clone();
+        negative[23] = 0xff;
+        for bad in [&[][..], &bytes[..8], &bytes[..bytes.len() - 8], &longer, &huge, &negative, &bytes[1..]] {
+            assert!(StepPlan::from_bytes(bad).is_err());
+        }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn rank(order: u32) -> Rank {
-        Rank { class: 0.0, key: 0.0, arrival: f64::from(order % 7), order: u64::from(order) }
+        Rank { class: 0.0, key: 0.0, arrival: f64::from(order % 7), order: u64::from(order), index: 0 }
     }
 
     #[test]
@@ -145,7 +145,10 @@ mod tests {
         for index in 0..50 {
             queue.push(rank(index), seq(index));
         }
-        queue.rerank(|seq| Rank { class: 0.0, key: -f64::from(seq.key().index), arrival: 0.0, order: 0 });
+        queue.rerank(|seq| {
+            let key = -f64::from(seq.key().index);
+            Rank { class: 0.0, key, arrival: 0.0, order: 0, index: 0 }
+        });
         assert!(queue.is_sound());
         assert_eq!(queue.peek(), Some(seq(49)));
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// A place in the order: class key and aging, then arrival, then order of `add`. Smaller goes first.
+/// A place in the order: class key and aging, then arrival, then order of `add`, then place in the request. Smaller goes first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rank {
     /// What "strictly better" compares.
@@ -13,12 +13,15 @@ pub(crate) struct Rank {
     pub(crate) arrival: f64,
     /// Counts the calls of `add`.
     pub(crate) order: u64,
+    /// Which of its request's sequences it is.
+    pub(crate) index: u32,
 }
 
 impl Ord for Rank {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_key = self.key.total_cmp(&other.key);
-        by_key.then(self.arrival.total_cmp(&other.arrival)).then(self.order.cmp(&other.order))
+        let by_arrival = by_key.then(self.arrival.total_cmp(&other.arrival));
+        by_arrival.then(self.order.cmp(&other.order)).then(self.index.cmp(&other.index))
     }
 }
 

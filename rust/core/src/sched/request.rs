@@ -18,7 +18,7 @@ pub struct Request {
     pub min_tokens: usize,
     /// Tokens that end the output; they belong to it.
     pub stop_token_ids: Vec<i32>,
-    /// Sequences; more than one comes later.
+    /// Sequences: they share the prompt, and fork when it is computed.
     pub n: usize,
     /// Smaller is more urgent; the class under `priority`.
     pub priority: i64,
@@ -69,6 +69,9 @@ pub(crate) enum Status {
     NotReady,
     /// In the batch, at this row.
     Running(u32),
+    /// Behind the first living sequence of its request, which stands for all until they fork; with a row of its own while
+    /// that one runs.
+    Following(Option<u32>),
     /// Over. It keeps its row until the next step takes it.
     Ended { reason: Reason, row: Option<u32> },
 }
@@ -76,17 +79,21 @@ pub(crate) enum Status {
 /// A request that is alive.
 #[derive(Debug)]
 pub(crate) struct Family {
-    pub(crate) sequences: Vec<SequenceId>,
+    pub(crate) sequences: Box<[SequenceId]>,
+    /// How many of them have living handles.
+    pub(crate) num_alive: usize,
+    /// Each of its sequences stands for itself.
+    pub(crate) forked: bool,
 }
 
 impl Limits {
     /// Where `sequence` stands in the order if it is queued now.
     pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
         let class = sequence.class.unwrap_or(count(sequence.tokens.len()));
-        let Rank { arrival, order, .. } = sequence.rank;
+        let Rank { arrival, order, index, .. } = sequence.rank;
         // No deadline at all is no nearer for having waited.
         let key = if class.is_finite() { class + self.aging * arrival } else { class };
-        Rank { class, key, arrival, order }
+        Rank { class, key, arrival, order, index }
     }
 
     /// The class of a request under the policy; `None` is the number of tokens left to prefill, whenever it is queued.
@@ -123,8 +130,7 @@ const fn signed(priority: i64) -> f64 {
 }
 
 /// One token stream, and everything about it that a steady step does not touch.
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "four independent facts, none of them a state")]
+#[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     /// Prompt and outputs.
     pub(crate) tokens: Vec<i32>,
@@ -144,10 +150,33 @@ pub(crate) struct Sequence {
     pub(crate) min_tokens: usize,
     /// In order.
     pub(crate) stop_token_ids: Box<[i32]>,
-    pub(crate) samples: bool,
     pub(crate) identity: Identity,
     pub(crate) use_cache: bool,
     pub(crate) was_admitted: bool,
-    /// The most tokens that were ever computed.
+    /// The most tokens that were computed before it lost its blocks.
     pub(crate) high_water: usize,
+    /// Plans out that name it, while it does not run.
+    pub(crate) in_plans: u8,
+}
+
+impl Sequence {
+    pub(crate) const fn has_ended(&self) -> bool {
+        matches!(self.status, Status::Ended { .. })
+    }
+
+    /// Whether `token`, the newest, ends it.
+    pub(crate) fn is_stop(&self, token: i32) -> bool {
+        self.tokens.len() - self.prompt_len >= self.min_tokens && self.stop_token_ids.binary_search(&token).is_ok()
+    }
+}
+
+/// Outputs that a sequence has memory for when it is admitted, so that a steady step allocates nothing.
+const OUTPUT_ROOM: usize = 1_024;
+
+pub(crate) fn make_room(sequence: &mut Sequence, block_size: usize, max_model_len: usize) {
+    let tokens = sequence.max_len.min(sequence.tokens.len() + OUTPUT_ROOM).min(max_model_len);
+    let blocks = blocks_for(tokens, block_size);
+    sequence.tokens.reserve_exact(tokens.saturating_sub(sequence.tokens.len()));
+    sequence.chain.reserve_exact(blocks.saturating_sub(sequence.chain.len()));
+    sequence.table.make_room(blocks);
 }

@@ -2,63 +2,108 @@
 //!
 //! A record holds what a steady step reads and writes, so that the step runs over dense memory; everything else is in
 //! the sequence.
+//!
+//! ```text
+//!   free ── insert / reserve ─▶ taken ── vacate ─▶ cooling, while plans out name it ─▶ free
+//!                                 └───── pad ────▶ padding of a static batch ── drop_padding ─▶ (cooling ─▶) free
+//! ```
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::ids::SequenceId;
 use crate::table::blocks_for;
 
 /// What a step needs of a running sequence: one cache line.
+///
+/// ```text
+///   0 ───── computed ───── scheduled ─────── known ─── known + pending
+///     committed     in plans out     to be placed    sampled by plans out
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 #[allow(clippy::struct_excessive_bools, reason = "what a step branches on, beside its numbers")]
 pub(crate) struct Runner {
     pub(crate) seq: SequenceId,
-    /// The slot of token `computed`, while its block is in the table.
-    pub(crate) next_slot: i64,
-    /// Tokens whose KV is computed.
+    /// The slot of token `scheduled - 1`.
+    pub(crate) slot: i64,
+    /// Tokens whose KV is computed, as far as plans were committed.
     pub(crate) computed: u32,
+    /// Tokens that plans were made for.
+    pub(crate) scheduled: u32,
     /// Tokens known: prompt and outputs.
     pub(crate) known: u32,
     /// Blocks in the table.
     pub(crate) blocks: u32,
     /// Table entries that plans have listed, the one that is being made included.
     pub(crate) announced: u32,
-    /// Outputs so far.
-    pub(crate) emitted: u32,
-    /// Blocks that it owns from its admission on, whatever it knows: 0 unless they are reserved for the worst case.
-    pub(crate) worst_blocks: u32,
-    /// Ends with `length` when it knows this many tokens.
+    /// Tokens of the prompt.
+    pub(crate) prompt_len: u32,
+    /// Ends with `length` when it knows this many tokens; the prompt's length when it samples nothing.
     pub(crate) max_len: u32,
-    /// A stop counts from this output on.
-    pub(crate) min_tokens: u32,
-    /// The most tokens that were ever computed.
-    pub(crate) high_water: u32,
+    /// A stop counts from this length on.
+    pub(crate) min_len: u32,
+    /// Where the block of token `scheduled - 1` ends.
+    pub(crate) boundary: u32,
     pub(crate) last_token: i32,
+    /// Tokens that plans out sample.
+    pub(crate) pending: u8,
+    /// Plans out that name it.
+    pub(crate) in_plans: u8,
     /// Publishes its blocks.
     pub(crate) publishes: bool,
-    pub(crate) samples: bool,
     pub(crate) has_stops: bool,
+    /// Some of what it computes was computed before it was preempted.
+    pub(crate) recomputes: bool,
     /// Over, and released by the next step.
     pub(crate) ended: bool,
+    /// Stands for all sequences of its request, which fork when the prompt is complete.
+    pub(crate) leads: bool,
+    /// Its last block, which is not full, may be named by others.
+    pub(crate) shares_tail: bool,
 }
 
 impl Runner {
-    /// It has emitted a token and lacks exactly the KV of its last one.
+    /// Tokens that it will know when all plans out are committed, if none of them is a stop.
     #[inline]
-    pub(crate) const fn is_decode(&self) -> bool {
-        self.emitted > 0 && self.known - self.computed == 1
+    pub(crate) const fn expected(&self) -> u32 {
+        self.known + self.pending as u32
+    }
+
+    /// Tokens that no plan was made for.
+    #[inline]
+    pub(crate) const fn lacking(&self) -> u32 {
+        self.expected() - self.scheduled
+    }
+
+    /// It samples behind its last token.
+    #[inline]
+    pub(crate) const fn samples(&self) -> bool {
+        self.max_len > self.prompt_len
+    }
+
+    /// It has emitted a token, known or not, and lacks exactly the KV of its last one.
+    #[inline]
+    const fn continues(&self) -> bool {
+        self.expected() > self.prompt_len && self.lacking() == 1
+    }
+
+    /// The next step may compute its last token.
+    #[inline]
+    pub(crate) const fn may_decode(&self) -> bool {
+        self.continues() && self.expected() < self.max_len && !self.leads
+    }
+
+    /// Some of its prompt, or of what is to be computed again, is in no plan yet.
+    #[inline]
+    pub(crate) const fn is_prompt(&self) -> bool {
+        self.lacking() > 0 && !self.continues()
     }
 
     /// The blocks that it needs for all it knows, or owns for the worst case.
-    pub(crate) fn target(&self, block_size: usize) -> usize {
-        blocks_for(self.known as usize, block_size).max(self.worst_blocks as usize)
-    }
-
-    /// Tokens whose KV is not computed.
-    #[inline]
-    pub(crate) const fn lacking(&self) -> usize {
-        (self.known - self.computed) as usize
+    pub(crate) fn target(&self, block_size: usize, worst_case: bool) -> usize {
+        let len = if worst_case { self.max_len.max(self.expected()) } else { self.expected() };
+        blocks_for(len as usize, block_size)
     }
 }
 
@@ -66,9 +111,13 @@ impl Runner {
 #[derive(Debug)]
 pub(crate) struct Rows {
     runners: Vec<Option<Runner>>,
-    /// Rows in use, in policy order.
+    /// Rows that run, in policy order.
     pub(crate) order: Vec<u32>,
     free: BinaryHeap<Reverse<u32>>,
+    /// Rows that nobody runs in, and how many plans out name them.
+    cooling: BTreeMap<u32, u8>,
+    /// Rows of finished members of the static batch that runs.
+    padding: Vec<u32>,
 }
 
 impl Rows {
@@ -78,44 +127,98 @@ impl Rows {
             runners: vec![None; max_num_seqs],
             order: Vec::with_capacity(max_num_seqs),
             free: rows.map(Reverse).collect(),
+            cooling: BTreeMap::new(),
+            padding: Vec::new(),
         }
     }
 
-    pub(crate) fn has_free(&self) -> bool {
-        !self.free.is_empty()
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
     }
 
-    /// Gives `runner` the lowest free row, at `place` in the order.
-    pub(crate) fn insert(&mut self, runner: Runner, place: usize) -> u32 {
+    /// Rows that are free as soon as the plans that name them were committed.
+    pub(crate) fn num_cooling(&self) -> usize {
+        self.cooling.len()
+    }
+
+    pub(crate) fn num_padding(&self) -> usize {
+        self.padding.len()
+    }
+
+    /// Takes the lowest free row, in which nobody runs yet.
+    pub(crate) fn reserve(&mut self) -> u32 {
         let Some(Reverse(row)) = self.free.pop() else { unreachable!("the caller saw a free row") };
-        self.runners[row as usize] = Some(runner);
-        self.order.insert(place, row);
         row
     }
 
-    /// Takes the runner out of `row`, which the caller takes out of the order.
+    /// Lets `runner` run in `row`, which was reserved, at `place` in the order.
+    pub(crate) fn insert(&mut self, row: u32, runner: Runner, place: usize) {
+        self.runners[row as usize] = Some(runner);
+        self.order.insert(place, row);
+    }
+
+    /// Takes the runner, if there is one, out of `row`, which the caller takes out of the order.
     pub(crate) fn vacate(&mut self, row: u32) {
-        self.pad(row);
+        self.empty(row);
         self.free(row);
     }
 
-    /// Takes the runner out of `row`, which nobody else is given until it is freed.
+    /// As [`vacate`](Self::vacate), but nobody else is given the row before the padding is dropped.
     pub(crate) fn pad(&mut self, row: u32) {
-        if self.runners[row as usize].take().is_none() {
-            unreachable!("row {row} is vacated twice");
+        self.empty(row);
+        self.padding.push(row);
+    }
+
+    /// The static batch is over.
+    pub(crate) fn drop_padding(&mut self) {
+        for row in std::mem::take(&mut self.padding) {
+            self.free(row);
         }
     }
 
-    /// Lets `row`, from which the runner was taken, be given again.
-    pub(crate) fn free(&mut self, row: u32) {
-        self.free.push(Reverse(row));
+    fn empty(&mut self, row: u32) {
+        if let Some(runner) = self.runners[row as usize].take()
+            && runner.in_plans > 0
+        {
+            self.cooling.insert(row, runner.in_plans);
+        }
+    }
+
+    fn free(&mut self, row: u32) {
+        if !self.cooling.contains_key(&row) {
+            self.free.push(Reverse(row));
+        }
+    }
+
+    /// One of the plans that name `row`, in which nobody runs any more, is not out any more.
+    pub(crate) fn cool(&mut self, row: u32) {
+        match self.cooling.get_mut(&row) {
+            Some(1) => {
+                self.cooling.remove(&row);
+                if !self.padding.contains(&row) {
+                    self.free.push(Reverse(row));
+                }
+            }
+            Some(plans) => *plans -= 1,
+            None => unreachable!("row {row} is named by no plan"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, row: u32) -> Option<&Runner> {
+        self.runners[row as usize].as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, row: u32) -> Option<&mut Runner> {
+        self.runners[row as usize].as_mut()
     }
 
     #[inline]
     pub(crate) fn at(&self, row: u32) -> &Runner {
         match &self.runners[row as usize] {
             Some(runner) => runner,
-            None => unreachable!("row {row} is in no use"),
+            None => unreachable!("nobody runs in row {row}"),
         }
     }
 
@@ -123,7 +226,7 @@ impl Rows {
     pub(crate) fn at_mut(&mut self, row: u32) -> &mut Runner {
         match &mut self.runners[row as usize] {
             Some(runner) => runner,
-            None => unreachable!("row {row} is in no use"),
+            None => unreachable!("nobody runs in row {row}"),
         }
     }
 
@@ -132,9 +235,25 @@ impl Rows {
         (0..).zip(&self.runners).filter_map(|(row, runner)| runner.as_ref().map(|runner| (row, runner)))
     }
 
+    /// Everybody in the batch, in no order that matters, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Runner> {
+        self.runners.iter_mut().flatten()
+    }
+
     /// Everybody in the batch, in policy order.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Runner> {
         self.order.iter().map(|&row| self.at(row))
+    }
+
+    /// Whether every row is in exactly one state, `reserved` being those in which somebody will run. For the audit.
+    pub(crate) fn is_sound(&self, reserved: &[u32]) -> bool {
+        let mut seen = vec![0_u8; self.runners.len()];
+        let running = self.iter().map(|(row, _)| row);
+        let cooling = self.cooling.keys().copied().filter(|row| !self.padding.contains(row));
+        let free = self.free.iter().map(|&Reverse(row)| row);
+        let others = self.padding.iter().chain(reserved).copied();
+        running.chain(cooling).chain(free).chain(others).for_each(|row| seen[row as usize] += 1);
+        seen.iter().all(|&times| times == 1)
     }
 }
 
@@ -148,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runner_fits_a_cache_line() {
-        assert!(size_of::<Option<Runner>>() <= 72, "{}", size_of::<Option<Runner>>());
+    fn runner_is_a_cache_line() {
+        assert_eq!(size_of::<Option<Runner>>(), 64);
     }
 }

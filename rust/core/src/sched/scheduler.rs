@@ -5,16 +5,17 @@ use crate::config::SchedulerConfig;
 use crate::draw;
 use crate::error::{Error, RequestError, StateError};
 use crate::identity::Identity;
-use crate::ids::{Handle, RequestId, SequenceId};
+use crate::ids::{Handle, PinId, RequestId, SequenceId};
 use crate::prefix::Hits;
 use crate::sched::decision::Decision;
 use crate::sched::fill::BlockTables;
 use crate::sched::outcome::{Outcome, Reason};
 use crate::sched::plan::StepPlan;
 use crate::sched::request::{Request, Status};
+use crate::sched::source::Sources;
 use crate::sched::state::State;
 use crate::sched::stats::SchedulerStats;
-use crate::sched::{check, commit, fill, intake, step};
+use crate::sched::{cancel, check, commit, fill, intake, step};
 use crate::stats::CacheStats;
 use crate::tokens;
 
@@ -47,6 +48,7 @@ use crate::tokens;
 pub struct Scheduler {
     state: State,
     tables: BlockTables,
+    sources: Sources,
 }
 
 impl Scheduler {
@@ -59,7 +61,7 @@ impl Scheduler {
         let state = State::new(config)?;
         let limits = state.limits;
         let tables = BlockTables::new(limits.max_num_seqs, limits.max_model_len, state.cache.block_size())?;
-        Ok(Self { state, tables })
+        Ok(Self { state, tables, sources: Sources::new(limits.max_num_seqs) })
     }
 
     /// Tokens in a block.
@@ -73,7 +75,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`RequestError`] that names the argument: an empty prompt, one that reaches `max_model_len` or can never fit the
-    /// memory, a negative token, limits or times out of range, and what comes later (`n`).
+    /// memory, a negative token, limits or times out of range, more sequences than rows.
     ///
     /// # Complexity
     ///
@@ -96,6 +98,26 @@ impl Scheduler {
             })?;
         }
         Ok(requests.into_iter().map(|request| intake::insert(&mut self.state, request)).collect())
+    }
+
+    /// Goes on with a request of one sequence that has ended and whose blocks no step has released yet: the next turn of a
+    /// conversation. `tokens` follow what it knows; its blocks stay, the partly filled one included.
+    ///
+    /// # Effects
+    ///
+    /// It stays in its row, or waits in the queue if it had none; its limits count from here on, and a stop counts from the
+    /// first output. An end that was not reported yet still is.
+    ///
+    /// # Errors
+    ///
+    /// A dead or foreign handle; [`RequestError`] for no tokens, a negative one, more than the model's length or the memory
+    /// allow, or a request of several sequences; [`StateError`] when it has not ended, was released, or a plan out names it.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens + ends that were not released or reported).
+    pub fn extend(&mut self, request: RequestId, tokens: &[i32], max_tokens: usize) -> Result<(), Error> {
+        intake::extend(&mut self.state, request, tokens, max_tokens)
     }
 
     /// Lets a request that was added with `ready: false` into the queue; one that is there, or has ended, stays as it is.
@@ -192,7 +214,7 @@ impl Scheduler {
     pub fn step(&mut self, now: f64, plan: &mut StepPlan) -> Result<bool, Error> {
         let decided = step::decide(&mut self.state, now)?;
         if decided {
-            fill::fill(&mut self.state, &mut self.tables, plan);
+            fill::fill(&mut self.state, &mut self.tables, &mut self.sources, plan);
         } else {
             self.tables.clear(&self.state.news.vacated);
         }
@@ -221,6 +243,24 @@ impl Scheduler {
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
         commit::commit(&mut self.state, number, tokens, counts, outcome)
+    }
+
+    /// The forward pass of plan `number` failed, or never ran: it and all newer plans are void, with their memory work.
+    ///
+    /// # Effects
+    ///
+    /// Who is in them loses row and blocks and is computed again; the next plan's `preempted` names them. Nothing of them
+    /// is published, and what waited for them waits no longer: call it when none of them runs any more.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] when that plan is not out.
+    ///
+    /// # Complexity
+    ///
+    /// O(sequences in the void plans · log waiting + their blocks).
+    pub fn cancel(&mut self, number: u64) -> Result<(), Error> {
+        cancel::cancel(&mut self.state, number)
     }
 
     /// Whether a sequence has not ended, a plan is out, or an end is unreported.
@@ -253,6 +293,50 @@ impl Scheduler {
         Ok(hits.blocks.len() * cache.block_size())
     }
 
+    /// Holds every full cached block of the prefix that `tokens` and it have in common; there may be none.
+    ///
+    /// With `expires = k` the pin is released by the k-th call of [`step`](Self::step) from now that finds fewer than
+    /// `inflight_steps` plans out; its handle is stale then. Without, it lasts until [`unpin`](Self::unpin).
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for a negative token, or a pin that expires at once.
+    ///
+    /// # Complexity
+    ///
+    /// O(tokens).
+    pub fn pin(&mut self, tokens: &[i32], identity: &Identity, expires: Option<u64>) -> Result<PinId, Error> {
+        self.state.pins.pin(&mut self.state.cache, tokens, identity, expires)
+    }
+
+    /// Lets the blocks of a pin go, last first.
+    ///
+    /// # Errors
+    ///
+    /// A foreign handle, or a pin that was released or has expired.
+    ///
+    /// # Complexity
+    ///
+    /// O(blocks).
+    pub fn unpin(&mut self, pin: PinId) -> Result<(), Error> {
+        self.state.pins.unpin(&mut self.state.cache, pin)
+    }
+
+    /// Makes every block that was published so far unfindable, as when the model's weights change.
+    ///
+    /// # Effects
+    ///
+    /// Running sequences keep their blocks and publish nothing until they are preempted and admitted again; those that
+    /// wait publish what they compute from now on.
+    ///
+    /// # Complexity
+    ///
+    /// O(pool).
+    pub fn new_epoch(&mut self) {
+        self.state.cache.new_epoch();
+        self.state.rows.iter_mut().for_each(|runner| runner.publishes = false);
+    }
+
     /// Forgets the prefix cache; false, with nothing changed, while blocks are held or a plan is out.
     ///
     /// # Complexity
@@ -267,6 +351,12 @@ impl Scheduler {
     #[must_use]
     pub fn block_tables(&self, group: usize) -> Option<&[i32]> {
         self.tables.group(group)
+    }
+
+    /// Differs whenever [`block_tables`](Self::block_tables) may.
+    #[must_use]
+    pub const fn table_version(&self) -> u64 {
+        self.tables.version()
     }
 
     /// Entries in one row of [`block_tables`](Self::block_tables).

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use crate::arena::Arena;
 use crate::cache::Cache;
-use crate::config::{Limits, SchedulerConfig};
+use crate::config::{Batching, Limits, SchedulerConfig};
 use crate::error::Error;
 use crate::ids::{Handle, RequestId, SequenceId};
+use crate::pins::Pins;
 use crate::prefix::Hits;
 use crate::sched::decision::Decision;
 use crate::sched::outcome::Reason;
@@ -14,14 +15,27 @@ use crate::sched::queue::Queue;
 use crate::sched::request::{Family, Sequence, Status};
 use crate::sched::rows::Rows;
 use crate::sched::stats::Counters;
+use crate::table::blocks_for;
 
 /// What the next plan has to tell about what happened since the last one.
 #[derive(Debug, Default)]
 pub(crate) struct News {
+    /// Who joined the batch in a commit, or took over the row of another sequence of its request.
+    pub(crate) joined: Vec<SequenceId>,
+    pub(crate) preempted: Vec<SequenceId>,
     pub(crate) ended: Vec<SequenceId>,
     pub(crate) vacated: Vec<u32>,
     /// Of rows that have not changed hands since: row, index.
     pub(crate) merged: Vec<(u32, u32)>,
+}
+
+/// An end that no outcome has told yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) seq: SequenceId,
+    pub(crate) reason: Reason,
+    /// The request was extended since: its handles stay alive.
+    pub(crate) extended: bool,
 }
 
 /// Where the ends of sequences are on their way (CONTRACT §3.1).
@@ -33,7 +47,7 @@ pub(crate) struct News {
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) to_release: Vec<SequenceId>,
-    pub(crate) to_report: Vec<(SequenceId, Reason)>,
+    pub(crate) to_report: Vec<Report>,
     pub(crate) reported: Vec<SequenceId>,
 }
 
@@ -49,6 +63,7 @@ pub(crate) struct LookUp {
 pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
+    pub(crate) pins: Pins,
     pub(crate) requests: Arena<RequestId, Family>,
     pub(crate) sequences: Arena<SequenceId, Sequence>,
     pub(crate) queue: Queue,
@@ -62,8 +77,6 @@ pub(crate) struct State {
     pub(crate) out: VecDeque<Decision>,
     /// Decisions whose memory is used again.
     pub(crate) spare: Vec<Decision>,
-    /// Rows of finished members of the static batch that runs.
-    pub(crate) padding: Vec<u32>,
     /// The newest `now`.
     pub(crate) now: Option<f64>,
     /// Counts the calls of `add`.
@@ -78,6 +91,7 @@ impl State {
         Ok(Self {
             limits,
             cache,
+            pins: Pins::default(),
             requests: Arena::new(),
             sequences: Arena::new(),
             queue: Queue::default(),
@@ -88,25 +102,63 @@ impl State {
             look_up: LookUp::default(),
             out: VecDeque::new(),
             spare: Vec::new(),
-            padding: Vec::new(),
             now: None,
             added: 0,
             counters: Counters::default(),
         })
     }
 
-    /// The sequences that a handle names.
+    /// The sequences that a handle names and that are not forgotten, in their order.
     pub(crate) fn members(&self, handle: Handle) -> Result<Vec<SequenceId>, Error> {
         match handle {
-            Handle::Request(request) => Ok(self.requests.get(request)?.sequences.clone()),
+            Handle::Request(request) => {
+                let all = self.requests.get(request)?.sequences.iter().copied();
+                Ok(all.filter(|&seq| self.sequences.get(seq).is_ok()).collect())
+            }
             Handle::Sequence(seq) => self.sequences.get(seq).map(|_| vec![seq]),
         }
     }
 
+    /// The sequences of a request that have not ended, in their order.
+    pub(crate) fn unended(&self, request: RequestId) -> impl Iterator<Item = SequenceId> {
+        let all = self.requests.live(request).sequences.iter().copied();
+        all.filter(|&seq| self.sequences.get(seq).is_ok_and(|sequence| !sequence.has_ended()))
+    }
+
+    /// Whether `seq` stands for other sequences of its request as well.
+    pub(crate) fn leads(&self, seq: SequenceId) -> bool {
+        let family = self.requests.live(self.sequences.live(seq).request);
+        family.sequences.len() > 1 && !family.forked
+    }
+
     /// Ends a sequence that has not ended: it is reported by the next outcome and released by the next step.
     pub(crate) fn end(&mut self, seq: SequenceId, reason: Reason) {
-        let sequence = self.sequences.live_mut(seq);
-        let row = match sequence.status {
+        let sequence = self.sequences.live(seq);
+        if sequence.has_ended() {
+            return;
+        }
+        let row = match self.heir(seq) {
+            Some(heir) => self.hand_over(seq, heir),
+            None => self.leave(seq),
+        };
+        self.sequences.live_mut(seq).status = Status::Ended { reason, row };
+        self.ends.to_release.push(seq);
+        self.ends.to_report.push(Report { seq, reason, extended: false });
+        self.counters.finished += 1;
+    }
+
+    /// Who takes over from `seq` if it ends now: the next one that it stands for.
+    fn heir(&self, seq: SequenceId) -> Option<SequenceId> {
+        let sequence = self.sequences.live(seq);
+        if matches!(sequence.status, Status::Following(_)) || !self.leads(seq) {
+            return None;
+        }
+        self.unended(sequence.request).find(|&other| other != seq)
+    }
+
+    /// Takes `seq` out of where it stands; returns the row that it keeps until the next step.
+    fn leave(&mut self, seq: SequenceId) -> Option<u32> {
+        match self.sequences.live(seq).status {
             Status::Waiting => {
                 self.queue.remove(seq);
                 None
@@ -119,46 +171,138 @@ impl State {
                 self.rows.at_mut(row).ended = true;
                 Some(row)
             }
-            Status::Ended { .. } => return,
-        };
-        sequence.status = Status::Ended { reason, row };
-        self.ends.to_release.push(seq);
-        self.ends.to_report.push((seq, reason));
-        self.counters.finished += 1;
-    }
-
-    /// Frees the blocks of a sequence and its row, which the caller takes out of the order.
-    pub(crate) fn evacuate(&mut self, seq: SequenceId, row: u32) {
-        let sequence = self.sequences.live_mut(seq);
-        self.cache.shrink(&mut sequence.table, 0);
-        self.rows.vacate(row);
-        self.news.vacated.push(row);
-        self.news.merged.retain(|&(other, ..)| other != row);
-    }
-
-    /// Frees the blocks of a finished member of a static batch; its row stays, as padding.
-    pub(crate) fn evacuate_to_padding(&mut self, seq: SequenceId, row: u32) {
-        let sequence = self.sequences.live_mut(seq);
-        self.cache.shrink(&mut sequence.table, 0);
-        self.rows.pad(row);
-        self.padding.push(row);
-        self.news.vacated.push(row);
-        self.news.merged.retain(|&(other, ..)| other != row);
-    }
-
-    /// The batch is over: its padding rows are free.
-    pub(crate) fn drop_padding(&mut self) {
-        for row in self.padding.drain(..) {
-            self.rows.free(row);
+            Status::Following(row) | Status::Ended { row, .. } => row,
         }
     }
 
-    /// Forgets the sequences whose end was reported by an outcome.
+    /// `heir` takes over what `seq` has: its place, prompt, row and table. Returns the row that was kept for `heir`.
+    fn hand_over(&mut self, seq: SequenceId, heir: SequenceId) -> Option<u32> {
+        let sequence = self.sequences.live_mut(seq);
+        let status = sequence.status;
+        let (table, chain) = (std::mem::take(&mut sequence.table), std::mem::take(&mut sequence.chain));
+        let high_water = sequence.high_water;
+        let in_plans = std::mem::take(&mut sequence.in_plans);
+        let next = self.sequences.live_mut(heir);
+        let kept = if let Status::Following(row) = next.status { row } else { None };
+        (next.status, next.table, next.chain) = (status, table, chain);
+        (next.high_water, next.in_plans) = (high_water, in_plans);
+        match status {
+            Status::Waiting => {
+                self.queue.remove(seq);
+                self.put_into_queue(heir);
+            }
+            Status::Running(row) => {
+                next.was_admitted = true;
+                self.rows.at_mut(row).seq = heir;
+                self.news.joined.push(heir);
+            }
+            Status::NotReady | Status::Following(_) | Status::Ended { .. } => {}
+        }
+        for placed in self.out.iter_mut().flat_map(|plan| &mut plan.placed).filter(|placed| placed.seq == seq) {
+            placed.seq = heir;
+        }
+        kept
+    }
+
+    /// Puts a sequence that waits into the queue, at its place in the order.
+    pub(crate) fn put_into_queue(&mut self, seq: SequenceId) {
+        let sequence = self.sequences.live_mut(seq);
+        sequence.status = Status::Waiting;
+        sequence.rank = self.limits.rank(sequence);
+        self.queue.push(sequence.rank, seq);
+    }
+
+    /// Where somebody of this rank stands in the order of the batch.
+    pub(crate) fn place_in_order(&self, seq: SequenceId) -> usize {
+        let (rows, sequences) = (&self.rows, &self.sequences);
+        let rank = sequences.live(seq).rank;
+        let rank_of = |row: u32| sequences.live(rows.at(row).seq).rank;
+        match rows.order.last() {
+            Some(&last) if rank < rank_of(last) => rows.order.partition_point(|&row| rank_of(row) < rank),
+            _ => rows.order.len(),
+        }
+    }
+
+    /// Takes row and blocks from a running sequence, whose row the caller takes out of the order, and puts it back into
+    /// the queue; with it go the rows of those that it stands for.
+    pub(crate) fn preempt(&mut self, row: u32) -> SequenceId {
+        let runner = *self.rows.at(row);
+        let seq = runner.seq;
+        if runner.leads {
+            self.take_rows_of_followers(seq);
+        }
+        self.evacuate(seq, row);
+        let sequence = self.sequences.live_mut(seq);
+        sequence.high_water = sequence.high_water.max(runner.computed as usize);
+        sequence.in_plans = runner.in_plans;
+        self.counters.preemptions += 1;
+        self.put_into_queue(seq);
+        seq
+    }
+
+    /// Ends with `capacity`, in a step, whom the row stands for; the caller takes the row out of the order.
+    pub(crate) fn expire(&mut self, row: u32) {
+        let runner = *self.rows.at(row);
+        let request = self.sequences.live(runner.seq).request;
+        let all = if runner.leads { self.unended(request).collect() } else { vec![runner.seq] };
+        if runner.leads {
+            self.take_rows_of_followers(runner.seq);
+        }
+        self.evacuate(runner.seq, row);
+        for seq in all {
+            self.end_now(seq);
+        }
+    }
+
+    fn take_rows_of_followers(&mut self, seq: SequenceId) {
+        let followers: Vec<SequenceId> = self.unended(self.sequences.live(seq).request).collect();
+        for follower in followers {
+            if let Status::Following(kept @ Some(_)) = &mut self.sequences.live_mut(follower).status
+                && let Some(row) = kept.take()
+            {
+                self.rows.vacate(row);
+            }
+        }
+    }
+
+    /// Whether a sequence waits for nothing: it knows more tokens than the memory holds, and no plan out names it.
+    pub(crate) fn is_too_long(&self, seq: SequenceId) -> bool {
+        let Ok(sequence) = self.sequences.get(seq) else { return false };
+        let blocks = blocks_for(sequence.tokens.len(), self.cache.block_size());
+        sequence.status == Status::Waiting && sequence.in_plans == 0 && blocks > self.cache.usable()
+    }
+
+    /// Ends with `capacity`, in a step, a sequence that has neither row nor blocks nor a place in the queue any more.
+    pub(crate) fn end_now(&mut self, seq: SequenceId) {
+        let reason = Reason::Capacity;
+        self.sequences.live_mut(seq).status = Status::Ended { reason, row: None };
+        self.ends.to_report.push(Report { seq, reason, extended: false });
+        self.news.ended.push(seq);
+        self.counters.finished += 1;
+    }
+
+    /// Frees the blocks of a sequence and its row, which the caller takes out of the order. The row of a finished member of
+    /// a static batch stays, as padding.
+    pub(crate) fn evacuate(&mut self, seq: SequenceId, row: u32) {
+        let sequence = self.sequences.live_mut(seq);
+        self.cache.shrink(&mut sequence.table, 0);
+        let is_member = self.limits.batching == Batching::Static && sequence.has_ended();
+        if is_member {
+            self.rows.pad(row);
+        } else {
+            self.rows.vacate(row);
+        }
+        self.news.vacated.push(row);
+        self.news.merged.retain(|&(other, ..)| other != row);
+    }
+
+    /// Forgets the sequences whose end was reported by an outcome, and the requests that none are left of.
     pub(crate) fn forget_reported(&mut self) {
         for seq in self.ends.reported.drain(..) {
             let Ok(sequence) = self.sequences.remove(seq) else { unreachable!("an ended sequence is forgotten once") };
-            // One sequence a request: the request goes with it.
-            if self.requests.remove(sequence.request).is_err() {
+            let family = self.requests.live_mut(sequence.request);
+            family.num_alive -= 1;
+            if family.num_alive == 0 && self.requests.remove(sequence.request).is_err() {
                 unreachable!("a request outlives its sequences");
             }
         }

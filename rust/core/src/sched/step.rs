@@ -1,13 +1,12 @@
 //! The phases of a step (CONTRACT §3.2), in the order that the batching asks for (PLANNER §2).
 //!
 //! ends ─▶ decodes ─▶ prompts in progress ─▶ admissions ─▶ a decision, or nothing. Deciding writes no arrays: the
-//! simulator runs on decisions alone.
+//! simulator runs on decisions alone. Plans may be out: a step goes on from what they will have computed.
 
 use crate::config::Batching;
 use crate::error::{Error, RequestError};
 use crate::ids::SequenceId;
-use crate::sched::admit::Admission;
-use crate::sched::pass::Pass;
+use crate::sched::pass::{Pass, Room, Share};
 use crate::sched::request::{Sequence, Status};
 use crate::sched::state::State;
 use crate::table::blocks_for;
@@ -20,37 +19,50 @@ use crate::table::blocks_for;
 pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
     check_now(state.now, now)?;
     let is_first = state.now.replace(now).is_none();
-    if !state.out.is_empty() {
+    if state.out.len() >= state.limits.inflight_steps {
         return Ok(false);
     }
     if is_first {
         date_requests(state, now);
     }
+    state.pins.begin_step(&mut state.cache);
     release_ended(state);
     state.forget_reported();
     let (batching, prompt_cap) = (state.limits.batching, prompt_cap(state));
-    let is_idle = state.rows.order.is_empty();
+    // Rows that plans out still name would be missing in a new static batch.
+    let is_idle = state.rows.order.is_empty() && state.rows.num_cooling() == 0;
     let mut pass = Pass::new(state, prompt_cap);
     match batching {
         Batching::Chunked => {
             pass.place_decodes();
             if pass.num_prompts > 0 {
-                pass.place_prompts();
+                pass.place_prompts(Share::Chunks);
             }
-            pass.admit(Admission::Chunks);
+            pass.admit(Share::Chunks);
         }
         Batching::Mixed => {
             pass.place_decodes();
-            pass.admit(Admission::Whole);
+            if pass.num_prompts > 0 {
+                pass.place_prompts(Share::Whole);
+            }
+            pass.admit(Share::Whole);
         }
         Batching::Continuous => {
-            pass.admit(Admission::WholeAlone);
-            if pass.decision.placed.is_empty() {
+            pass.place_prompts(Share::WholeAlone);
+            if pass.num_prompts == 0 {
+                pass.admit(Share::WholeAlone);
+                if pass.is_empty() {
+                    pass.place_decodes();
+                }
+            }
+        }
+        Batching::Static if is_idle => pass.admit(Share::Whole),
+        Batching::Static => {
+            pass.place_prompts(Share::Whole);
+            if pass.num_prompts == 0 {
                 pass.place_decodes();
             }
         }
-        Batching::Static if is_idle => pass.admit(Admission::Whole),
-        Batching::Static => pass.place_decodes(),
     }
     Ok(pass.close())
 }
@@ -88,7 +100,7 @@ fn prompt_cap(state: &State) -> usize {
     if cap == usize::MAX || state.limits.batching != Batching::Chunked {
         return usize::MAX;
     }
-    let in_progress = state.rows.in_order().filter(|runner| !runner.is_decode()).count();
+    let in_progress = state.rows.in_order().filter(|runner| runner.is_prompt()).count();
     if in_progress + state.queue.len() >= 2 { cap } else { usize::MAX }
 }
 
@@ -99,7 +111,7 @@ fn release_ended(state: &mut State) {
     }
     // Also where the last member of a static batch went inside the step before, preempted or for lack of capacity.
     if state.rows.order.is_empty() {
-        state.drop_padding();
+        state.rows.drop_padding();
     }
 }
 
@@ -111,11 +123,7 @@ fn evacuate_ended(state: &mut State) {
         let sequence = state.sequences.live_mut(seq);
         if let Status::Ended { row: Some(row), reason } = sequence.status {
             sequence.status = Status::Ended { reason, row: None };
-            if state.limits.batching == Batching::Static {
-                state.evacuate_to_padding(seq, row);
-            } else {
-                state.evacuate(seq, row);
-            }
+            state.evacuate(seq, row);
         }
         state.news.ended.push(seq);
     }
@@ -124,54 +132,79 @@ fn evacuate_ended(state: &mut State) {
 impl Pass<'_> {
     /// Phase 2: every row that continues its output, in policy order.
     fn place_decodes(&mut self) {
-        let block_size = self.state.cache.block_size();
         let mut at = 0;
         while at < self.state.rows.order.len() && self.budget > 0 {
             let row = self.state.rows.order[at];
-            let runner = self.state.rows.at(row);
-            if runner.is_decode() {
-                if runner.computed as usize == runner.blocks as usize * block_size {
-                    if !self.find_block(at) {
-                        // Its row is gone: the next in order stands at the same place.
+            let runner = self.state.rows.at_mut(row);
+            if !runner.may_decode() {
+                self.num_prompts += usize::from(runner.is_prompt());
+                at += 1;
+                continue;
+            }
+            if runner.scheduled < runner.boundary && !runner.shares_tail {
+                runner.slot += 1;
+            } else {
+                match self.find_slot(at) {
+                    Room::Found => {}
+                    Room::Later => {
+                        at += 1;
                         continue;
                     }
-                    self.grow(row, 1);
+                    // Its row is gone: the next in order stands at the same place.
+                    Room::Gone => continue,
                 }
-                self.place(row, 1);
-            } else {
-                self.num_prompts += 1;
             }
+            self.place_decode(row);
             at += 1;
         }
         self.decision.num_decodes = self.decision.placed.len();
     }
 
     /// Phase 3: prompts that are partly computed, in policy order.
-    fn place_prompts(&mut self) {
-        let block_size = self.state.cache.block_size();
+    fn place_prompts(&mut self, share: Share) {
+        let (block_size, worst_case) = (self.state.cache.block_size(), self.state.limits.is_worst_case());
         let mut at = 0;
         while at < self.state.rows.order.len() && self.budget > 0 {
             let row = self.state.rows.order[at];
-            let runner = self.state.rows.at(row);
-            if runner.is_decode() {
+            let runner = *self.state.rows.at(row);
+            let (start, owned, lacking) =
+                (runner.scheduled as usize, runner.blocks as usize, runner.lacking() as usize);
+            let target = runner.target(block_size, worst_case);
+            let fits = share == Share::Chunks || lacking <= self.budget;
+            self.num_prompts += usize::from(runner.is_prompt());
+            if !runner.is_prompt() || !fits {
                 at += 1;
                 continue;
             }
-            let own_room = runner.blocks as usize * block_size - runner.computed as usize;
-            if own_room == 0 && !self.find_block(at) {
-                // Its row is gone: the next in order stands at the same place.
-                continue;
+            // A chunk takes what blocks there are, one at least; a whole prompt and the worst case take all they need.
+            let takes_all = share != Share::Chunks || worst_case;
+            let own_room = owned * block_size - start;
+            let needed = if takes_all { target - owned.min(target) } else { usize::from(own_room == 0) };
+            match self.find_blocks(at, needed) {
+                Room::Found => {}
+                Room::Later => {
+                    at += 1;
+                    continue;
+                }
+                Room::Gone => continue,
             }
             // The budget and the free blocks are those after any preemption.
-            let runner = self.state.rows.at(row);
-            let room = own_room + self.state.cache.available() * block_size;
-            let chunk = runner.lacking().min(self.budget).min(self.prompt_cap).min(room);
-            // A row that reserved for the worst case owns more than that already.
-            let owned = runner.blocks as usize;
-            let blocks = blocks_for(runner.computed as usize + chunk, block_size).max(owned) - owned;
+            let mut chunk = lacking.min(self.budget);
+            if share == Share::Chunks {
+                chunk = chunk.min(self.prompt_cap);
+            }
+            let blocks = if takes_all {
+                needed
+            } else {
+                chunk = chunk.min(own_room + self.state.cache.available() * block_size);
+                blocks_for(start + chunk, block_size).max(owned) - owned
+            };
             self.grow(row, blocks);
-            self.place(row, chunk);
+            self.place_chunk(row, chunk);
             at += 1;
+            if share == Share::WholeAlone {
+                return;
+            }
         }
     }
 }

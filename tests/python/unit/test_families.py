@@ -1,0 +1,184 @@
+"""Several sequences of one prompt, and conversations that go on."""
+
+import pytest
+
+import octavo
+
+
+def build(**options):
+    settings = {"block_size": 4, "max_num_seqs": 4, "max_model_len": 64}
+    return octavo.Scheduler(32, **{**settings, **options})
+
+
+def test_sequences_fork_when_the_prompt_is_computed_and_copy_the_tail():
+    scheduler = build()
+    seqs = list(scheduler.sequences(scheduler.add([1, 2, 3, 4, 5, 6], max_tokens=3, n=3)))
+    plan = scheduler.step(0.0)
+    assert (plan.seqs.tolist(), plan.admitted.tolist()) == ([seqs[0]], [seqs[0]])
+    assert (plan.sample.tolist(), plan.sample_seqs.tolist()) == ([5, 5, 5], seqs)
+    assert plan.sample_indptr.tolist() == [0, 1, 2, 3]
+    outcome = scheduler.commit(plan, [10, 20, 30])
+    assert {seq: list(tokens) for seq, tokens in outcome} == dict(
+        zip(seqs, ([10], [20], [30]), strict=True)
+    )
+    scheduler.audit()
+    plan = scheduler.step(1.0)
+    assert (plan.seqs.tolist(), plan.admitted.tolist()) == (seqs, seqs[1:])
+    # The first block is shared; of the second, two copy the two tokens and one writes in place.
+    tables = scheduler.block_tables[0][plan.rows, :2].tolist()
+    assert [table[0] for table in tables] == [0, 0, 0]
+    assert plan.copies.tolist() == [[1, tables[0][1], 2], [1, tables[1][1], 2]]
+    assert tables[2][1] == 1
+    assert plan.slot_mapping.tolist() == [table[1] * 4 + 2 for table in tables]
+    assert plan.token_ids.tolist() == [10, 20, 30]
+    scheduler.audit()
+    scheduler.commit(plan, [11, 21, 31])
+    plan = scheduler.step(2.0)
+    assert plan.copies.tolist() == []
+    outcome = scheduler.commit(plan, [12, 22, 32])
+    assert outcome.finished.tolist() == seqs
+    assert scheduler.tokens(seqs[1]).tolist() == [1, 2, 3, 4, 5, 6, 20, 21, 22]
+    scheduler.step(3.0)
+    assert scheduler.stats().available == 32
+
+
+def test_the_next_sequence_takes_over_from_an_aborted_first_one():
+    scheduler = build(max_num_batched_tokens=4)
+    request = scheduler.add([1, 2, 3, 4, 5, 6], max_tokens=1, n=2)
+    first, second = scheduler.sequences(request)
+    plan = scheduler.step(0.0)
+    scheduler.abort(first)
+    outcome = scheduler.commit(plan, [])
+    assert outcome.finished.tolist() == [first]
+    plan = scheduler.step(1.0)
+    assert (plan.seqs.tolist(), plan.admitted.tolist()) == ([second], [second])
+    assert (plan.ended.tolist(), plan.table_changes.tolist()) == ([first], [[0, 0, 1, 1]])
+    assert plan.positions.tolist() == [4, 5]
+    outcome = scheduler.commit(plan, [9])
+    assert outcome.finished.tolist() == [second]
+    scheduler.audit()
+
+
+def test_admission_takes_a_row_for_each_sequence():
+    scheduler = build(max_num_seqs=3)
+    scheduler.add([1, 2], max_tokens=4)
+    scheduler.add([3, 4], max_tokens=4, n=3)
+    scheduler.add([5, 6], max_tokens=4)
+    plan = scheduler.step(0.0)
+    assert len(plan.seqs) == 1, "three rows are not free, and who is behind waits as well"
+
+
+def test_all_sequences_of_a_prompt_that_samples_nothing_end():
+    scheduler = build()
+    seqs = list(scheduler.sequences(scheduler.add([1, 2, 3], max_tokens=0, n=2)))
+    plan = scheduler.step(0.0)
+    assert plan.sample.tolist() == []
+    outcome = scheduler.commit(plan, [])
+    assert (outcome.finished.tolist(), set(outcome.reasons.tolist())) == (seqs, {1})
+    scheduler.step(1.0)
+    with pytest.raises(octavo.StaleHandleError):
+        scheduler.tokens(seqs[1])
+
+
+def test_a_conversation_goes_on_with_its_blocks():
+    scheduler = build()
+    request = scheduler.add([1, 2, 3, 4, 5], max_tokens=2)
+    (seq,) = scheduler.sequences(request)
+    scheduler.commit(scheduler.step(0.0), [6])
+    outcome = scheduler.commit(scheduler.step(1.0), [7])
+    assert outcome.finished.tolist() == [seq]
+    scheduler.extend(request, [8, 9], max_tokens=1)
+    plan = scheduler.step(2.0)
+    # The last token of the turn before is computed with the new ones; the tail is written on.
+    assert (plan.token_ids.tolist(), plan.positions.tolist()) == ([7, 8, 9], [6, 7, 8])
+    assert (plan.rows.tolist(), plan.num_decodes, plan.admitted.tolist()) == ([0], 0, [])
+    assert plan.slot_mapping.tolist() == [6, 7, 8]
+    outcome = scheduler.commit(plan, [10])
+    assert outcome.finished.tolist() == [seq]
+    assert scheduler.tokens(seq).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    scheduler.step(3.0)
+    with pytest.raises(octavo.StaleHandleError):
+        scheduler.extend(request, [1], max_tokens=1)
+
+
+def test_what_cannot_be_extended_is_named():
+    scheduler = build()
+    request = scheduler.add([1, 2, 3, 4, 5], max_tokens=1)
+    with pytest.raises(octavo.StateError, match="ended"):
+        scheduler.extend(request, [6], max_tokens=1)
+    scheduler.commit(scheduler.step(0.0), [6])
+    for tokens, argument in (([], "tokens"), ([-1], "tokens"), (range(60), "tokens")):
+        with pytest.raises(octavo.RequestError) as caught:
+            scheduler.extend(request, tokens, max_tokens=1)
+        assert caught.value.argument == argument
+    several = scheduler.add([1], max_tokens=1, n=2)
+    with pytest.raises(octavo.RequestError) as caught:
+        scheduler.extend(several, [1], max_tokens=1)
+    assert caught.value.argument == "request"
+    with pytest.raises(octavo.UnknownHandleError):
+        scheduler.extend(scheduler.sequences(request)[0], [1], max_tokens=1)
+
+
+def test_a_turn_that_the_engine_finished_goes_on_and_its_end_is_told():
+    scheduler = build()
+    request = scheduler.add([1, 2, 3], max_tokens=9)
+    (seq,) = scheduler.sequences(request)
+    scheduler.commit(scheduler.step(0.0), [4])
+    scheduler.finish(request)
+    scheduler.extend(request, [5], max_tokens=1)
+    outcome = scheduler.commit(scheduler.step(1.0), [6])
+    assert outcome.finished.tolist() == [seq, seq]
+    assert outcome.reasons.tolist() == [octavo.Reason.FINISHED, octavo.Reason.LENGTH]
+    assert scheduler.tokens(seq).tolist() == [1, 2, 3, 4, 5, 6]
+    scheduler.step(2.0)
+    assert not scheduler.has_work
+
+
+def test_worst_case_takes_one_sequence_a_request():
+    with pytest.raises(octavo.RequestError) as caught:
+        build(reserve="worst_case").add([1], max_tokens=1, n=2)
+    assert caught.value.argument == "n"
+
+
+def test_twins_are_kept_and_the_canonical_block_is_held():
+    scheduler = build(dedupe=False)
+    prompt = [1, 2, 3, 4, 5]
+    for _ in range(2):
+        scheduler.add(prompt, max_tokens=2)
+    scheduler.commit(scheduler.step(0.0), [6, 6])
+    plan = scheduler.step(1.0)
+    tables = scheduler.block_tables[0][:2, 0].tolist()
+    assert tables == [0, 2], "each keeps its own block"
+    assert plan.table_changes.tolist() == []
+    stats = scheduler.stats()
+    assert (stats.published_blocks, stats.merged_blocks) == (1, 0)
+    scheduler.audit()
+    scheduler.commit(plan, [7, 7])
+    scheduler.step(2.0)
+    assert (scheduler.stats().cached, scheduler.stats().available) == (1, 32)
+
+
+def test_the_null_block_is_never_given_out():
+    scheduler = build(reserve_null_block=True)
+    scheduler.add(range(1, 9), max_tokens=2)
+    assert scheduler.step(0.0).kv_indices.tolist() == [1, 2]
+    assert scheduler.stats().usable == 31
+    with pytest.raises(octavo.RequestError) as caught:
+        octavo.Scheduler(2, block_size=2, reserve_null_block=True).add([1, 2, 3], max_tokens=1)
+    assert caught.value.argument == "prompt"
+
+
+def test_a_pin_keeps_a_prefix_and_expires_by_steps():
+    scheduler = build()
+    scheduler.add(range(9), max_tokens=1)
+    scheduler.commit(scheduler.step(0.0), [1])
+    pin = scheduler.pin(range(9), expires=2)
+    scheduler.step(1.0)
+    assert (scheduler.stats().held, scheduler.stats().cached) == (2, 0)
+    scheduler.step(2.0)
+    assert (scheduler.stats().held, scheduler.stats().cached) == (0, 2)
+    with pytest.raises(octavo.StaleHandleError):
+        scheduler.unpin(pin)
+    scheduler.new_epoch()
+    assert scheduler.match(range(9)) == 0
+    assert scheduler.stats().blank == 32
