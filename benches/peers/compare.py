@@ -3,7 +3,8 @@
     python benches/peers/compare.py [--quick] [--scheduler-cls pkg.module.Class]
 
 Each figure is a median of samples that both sides took in turns, in seconds of the processor, so
-that what else the machine does meets both. `--scheduler-cls` measures another class in the place of vLLM's scheduler.
+that what else the machine does meets both. `--scheduler-cls` measures another class in the place
+of vLLM's scheduler.
 """
 
 import argparse
