@@ -9,6 +9,7 @@ import argparse
 import datetime
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,13 @@ def run(command, **options):
     return subprocess.run(command, cwd=table.ROOT, check=True, **options)
 
 
+def flags(name, *, given):
+    return [name] if given else []
+
+
 def measure_core(*, quick):
     benches = [word for name in CRITERION for word in ("--bench", name)]
-    run([*CARGO, *benches, "--", *(["--quick"] if quick else [])])
+    run([*CARGO, *benches, "--", *flags("--quick", given=quick)])
 
 
 def measure_memory(folder):
@@ -38,7 +43,13 @@ def measure_python(folder, *, quick):
     command = [sys.executable, "-m", "pytest", "benches/python", "--benchmark-only", "--timeout=0"]
     columns = "--benchmark-columns=min,median,iqr,rounds"
     result = f"--benchmark-json={folder / 'python.json'}"
-    run([*command, "-q", "--benchmark-disable-gc", columns, result, *["--quick"][: int(quick)]])
+    run([*command, "-q", "--benchmark-disable-gc", columns, result, *flags("--quick", given=quick)])
+
+
+def measure_instructions():
+    """Counts instructions where valgrind is at hand; a ratio above 1.05 shows in the table."""
+    if shutil.which("valgrind") is not None:
+        subprocess.run([sys.executable, "benches/instructions.py"], cwd=table.ROOT, check=False)
 
 
 def about(*, quick):
@@ -68,12 +79,14 @@ def main():
     parser.add_argument("--write", action="store_true", help="put the table into the README too")
     words = parser.parse_args()
     folder = table.results_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    measure_instructions()
     measure_core(quick=words.quick)
     measure_memory(folder)
     measure_python(folder, quick=words.quick)
     (folder / "about.txt").write_text(about(quick=words.quick), encoding="utf-8")
-    run([sys.executable, "benches/table.py", *["--write"][: int(words.write)]])
+    run([sys.executable, "benches/table.py", *flags("--write", given=words.write)])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python benches/peers/compare.py [--quick] [--scheduler-cls pkg.module.Class]
 
-Each figure is a median of samples that both sides took in turns, so that what else the machine
-does meets both. `--scheduler-cls` measures another class in the place of vLLM's scheduler.
+Each figure is a median of samples that both sides took in turns, in seconds of the processor, so
+that what else the machine does meets both. `--scheduler-cls` measures another class in the place
+of vLLM's scheduler.
 """
 
 import argparse
@@ -22,9 +23,9 @@ BURST = 6
 
 
 def timed(work, *args):
-    start = time.perf_counter()
+    start = time.thread_time()
     work(*args)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def in_turns(count, *samplers):
@@ -49,22 +50,27 @@ def show(work, unit, scale, theirs, ours):
 def steps(rows, count, scheduler):
     """`schedule` + `update_from_output` against `step` + all arrays + `commit`."""
     prompts = [tokens(1_000 + at, 512).tolist() for at in range(rows)]
-    batch = vllm_side.Batch(prompts, max(200_000, rows * 48), name=scheduler)
+    batch = vllm_side.Batch(prompts, max(200_000, rows * 96), name=scheduler)
     engine = Engine(Shape(rows))
     theirs, ours = in_turns(count, batch.round, lambda: timed(engine.round))
     show(f"a step of {rows:,} decoding sequences", "µs", 1e6, theirs, ours)
 
 
 def allocation(count):
-    pool, cache = vllm_side.Pool(POOL), mixed_cache(POOL)
+    pool, cache, calls = vllm_side.Pool(POOL), mixed_cache(POOL), 20
+
+    def theirs():
+        for _ in range(calls):
+            pool.allocate_and_free(BLOCKS)
 
     def ours():
-        seq = cache.open()
-        cache.reserve(seq, BLOCKS * 16)
-        cache.close(seq)
+        for _ in range(calls):
+            seq = cache.open()
+            cache.reserve(seq, BLOCKS * 16)
+            cache.close(seq)
 
-    samples = in_turns(count, lambda: timed(pool.allocate_and_free, BLOCKS), lambda: timed(ours))
-    per_block = [[sample / BLOCKS for sample in side] for side in samples]
+    samples = in_turns(count, lambda: timed(theirs), lambda: timed(ours))
+    per_block = [[sample / BLOCKS / calls for sample in side] for side in samples]
     show("allocate + free, 256 blocks at once, per block", "ns", 1e9, *per_block)
 
 
@@ -77,17 +83,17 @@ def matching(count):
 
     def theirs():
         prompt = lists[next(turn) % len(lists)]
-        start = time.perf_counter()
+        start = time.thread_time()
         found = prefixes.match(prompt)
-        took = time.perf_counter() - start
+        took = time.thread_time() - start
         assert found == BLOCKS * 16
         return took - timed(vllm_side.request_only, prompt)
 
     def ours():
         prompt = prompts[next(turn) % len(prompts)]
-        start = time.perf_counter()
+        start = time.thread_time()
         found = cache.match(prompt)
-        took = time.perf_counter() - start
+        took = time.thread_time() - start
         assert found == BLOCKS * 16
         return took
 

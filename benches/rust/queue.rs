@@ -42,7 +42,7 @@ fn seq(index: usize) -> SequenceId {
 
 fn rank(index: usize, round: u64) -> Rank {
     let arrival = (draw(round, index as u64) % 1_000_000) as f64;
-    Rank { class: 0.0, key: 0.0, arrival, order: index as u64 }
+    Rank { class: 0.0, key: 0.0, arrival, order: index as u64, index: 0 }
 }
 
 fn push(queue: &mut Queue, round: u64) {

@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # What cargo needs of the project to build and test the core.
 NEEDED = ("Cargo.toml", "Cargo.lock", "rust", "tests/rust", "benches/rust")
-CARGO = ["cargo", "test", "--locked", "--offline", "--quiet", "-p", "octavo-core"]
+CARGO = ["cargo", "test", "--locked", "--quiet", "-p", "octavo-core"]
 # Built for a short build: incremental, hardly optimised, and with every check of a debug build.
 PROFILE = {
     "CARGO_INCREMENTAL": "1",

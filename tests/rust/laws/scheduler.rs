@@ -172,7 +172,9 @@ fn test_l10_budget_rows_and_length_are_never_passed() {
     let mut engine =
         Engine::new(&SchedulerConfig { max_num_seqs: 2, max_num_batched_tokens: 3, max_model_len: 9, ..config(32, 2) });
     for length in 1..8 {
-        engine.add(&vec![1; length], 100);
+        // No two share a block, so that the longer ones are cut by the budget.
+        let prompt: Vec<i32> = (0..length).map(|at| 10 * length + at).collect();
+        engine.add(&prompt, 100);
     }
     let mut ended = 0;
     while engine.sched.has_work() {
