@@ -10,6 +10,13 @@ from hypothesis import strategies as st
 
 POOLS = st.integers(1, 12)
 BLOCK_SIZES = st.integers(1, 4)
+CACHE_OPTIONS = st.fixed_dictionaries(
+    {
+        "prefix_caching": st.integers(0, 9).map(bool),
+        "dedupe": st.sampled_from([True, True, False]),
+        "reserve_null_block": st.sampled_from([False, False, True]),
+    }
+)
 HASH_SEEDS = st.sampled_from([0, 1, 2**64 - 1])
 # Most sequences are plain, so that they meet; the others differ from them and from each other.
 _KEYS = [

@@ -77,6 +77,7 @@ class NaiveDecision(NaiveStep):
             self.pool.claim(number)
         sequence.table = hit
         sequence.computed = sequence.scheduled = start
+        sequence.high_water = max(sequence.high_water, start)
         sequence.epoch = self.state.epoch
         for member, row in zip(
             self.state.members_in_rows(sequence), self.state.free_rows(), strict=False

@@ -160,9 +160,15 @@ class NaiveScheduler(NaiveCommits):
         self.apply_ends()
         decision = NaiveDecision(self)
         decision.decide()
-        plan = self._fill(decision) if decision.is_worth_a_plan() else None
-        self.block_tables = self.current_tables()
-        return plan
+        if decision.is_worth_a_plan():
+            plan = self._fill(decision)
+            self.block_tables = self.current_tables()
+            return plan
+        running = [row_of(sequence) for sequence in self.running]
+        for row in range(self.max_num_seqs):
+            if row not in running:
+                self.block_tables[row] = [0] * len(self.block_tables[row])
+        return None
 
     def _forget_reported(self) -> None:
         for member in [member for request in self.requests for member in request.members]:
