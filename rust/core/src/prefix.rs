@@ -167,7 +167,7 @@ impl Prefix {
         for (batch, hashes) in chain[..limit].chunks(BATCH).enumerate() {
             let mut heads = [None; BATCH];
             for (head, &hash) in heads.iter_mut().zip(hashes) {
-                *head = self.index.first(self.hasher.tag(hash));
+                *head = self.index.find(self.hasher.tag(hash), |_| true);
             }
             for (offset, (&hash, head)) in hashes.iter().zip(heads).enumerate() {
                 let block = batch * BATCH + offset;
@@ -291,12 +291,10 @@ impl Prefix {
     }
 
     fn find(&self, parent: Parent, hash: u64, key: Symbol, tokens: &[i32], collisions: &mut u64) -> Option<BlockId> {
-        for candidate in self.index.candidates(self.hasher.tag(hash)) {
-            if self.is_equal(candidate, parent, key, tokens) {
-                return Some(candidate);
-            }
-            *collisions += 1;
-        }
-        None
+        self.index.find(self.hasher.tag(hash), |candidate| {
+            let is_equal = self.is_equal(candidate, parent, key, tokens);
+            *collisions += u64::from(!is_equal);
+            is_equal
+        })
     }
 }

@@ -51,7 +51,7 @@ impl Prefix {
         let mut hashes = BTreeMap::new();
         for &block in published {
             let tag = self.record(block).tag;
-            if !self.index.candidates(tag).any(|candidate| candidate == block) {
+            if self.index.find(tag, |candidate| candidate == block).is_none() {
                 let text = format!("block {} is published and cannot be found", block.get());
                 return Err(StateError::law(4, text));
             }
