@@ -99,7 +99,7 @@ pub(crate) struct Hits {
 }
 
 /// How many links are looked up at once, so that their cache misses overlap.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// The index over published blocks.
 #[derive(Debug)]
@@ -164,10 +164,17 @@ impl Prefix {
             return;
         };
         let (mut parent, mut recent) = (Parent::Root(salt), Recent::default());
+        hits.blocks.reserve(limit);
         for (batch, hashes) in chain[..limit].chunks(BATCH).enumerate() {
+            for &hash in hashes {
+                self.index.touch(self.hasher.tag(hash));
+            }
             let mut heads = [None; BATCH];
             for (head, &hash) in heads.iter_mut().zip(hashes) {
                 *head = self.index.find(self.hasher.tag(hash), |_| true);
+            }
+            for &head in heads.iter().flatten() {
+                self.touch(head);
             }
             for (offset, (&hash, head)) in hashes.iter().zip(heads).enumerate() {
                 let block = batch * BATCH + offset;
@@ -270,6 +277,13 @@ impl Prefix {
     #[inline]
     fn row(&self, block: BlockId) -> &[i32] {
         &self.rows[block.index() * self.row_len()..][..self.row_len()]
+    }
+
+    /// Brings the row of `block` into the cache; changes nothing.
+    #[inline]
+    fn touch(&self, block: BlockId) {
+        let row = self.row(block);
+        std::hint::black_box((row.first().copied(), row.last().copied()));
     }
 
     #[inline]
