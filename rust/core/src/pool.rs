@@ -19,6 +19,9 @@ pub(crate) enum Taken {
     Evicted(BlockId),
 }
 
+/// The most blocks that one call gives out.
+const AT_ONCE: usize = 256;
+
 /// All blocks of one memory.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -27,6 +30,8 @@ pub(crate) struct Pool {
     blank: BlankStack,
     recency: Recency,
     fences: Fences,
+    /// What the last call gave out at once.
+    taken: Vec<BlockId>,
 }
 
 impl Pool {
@@ -36,7 +41,7 @@ impl Pool {
         let (Some(slots), Some(blank), Some(recency)) = parts else {
             return Err(ConfigError::new("num_blocks", num_blocks, "as many as this machine has memory to describe"));
         };
-        Ok(Self { num_usable: num_blocks - first, slots, blank, recency, fences: Fences::default() })
+        Ok(Self { num_usable: num_blocks - first, slots, blank, recency, fences: Fences::default(), taken: Vec::new() })
     }
 
     /// Blocks that can be given out at all.
@@ -104,6 +109,27 @@ impl Pool {
         Taken::Evicted(block)
     }
 
+    /// Gives out `count` blocks, or as many of them as it does at once, as [`take`](Self::take) does one after the other:
+    /// the blank ones, then the evicted ones. The caller has seen that `count` are available. O(count).
+    pub(crate) fn take_many(&mut self, count: usize) -> (&[BlockId], &[BlockId]) {
+        let count = count.min(AT_ONCE);
+        self.taken.clear();
+        self.blank.pop_many(count, &mut self.taken);
+        let num_blank = self.taken.len();
+        self.recency.pop_many(count - num_blank, &mut self.taken);
+        if self.taken.len() < count {
+            unreachable!("{count} blocks were taken though {} are available", self.taken.len());
+        }
+        let (blank, evicted) = self.taken.split_at(num_blank);
+        for &block in blank {
+            self.slots.allocate(block);
+        }
+        for &block in evicted {
+            self.slots.evict(block);
+        }
+        (blank, evicted)
+    }
+
     /// Counts `block` once more, claiming it if it was cached. O(1).
     #[inline]
     pub(crate) fn retain(&mut self, block: BlockId) {
@@ -117,6 +143,13 @@ impl Pool {
     #[inline]
     pub(crate) fn release(&mut self, block: BlockId) -> Released {
         let released = self.slots.release(block);
+        self.settle(block, released);
+        released
+    }
+
+    /// Puts a released block where its state says.
+    #[inline]
+    fn settle(&mut self, block: BlockId, released: Released) {
         match released {
             Released::StillHeld => {}
             Released::ToCached => self.recency.push(block),
@@ -128,7 +161,6 @@ impl Pool {
                 None => self.blank.push(block),
             },
         }
-        released
     }
 
     /// Releases the last count on a published block, which no step guards then. O(guarded).

@@ -242,6 +242,23 @@ impl Prefix {
         }
     }
 
+    /// [`remove`](Self::remove) for each of `blocks`, in order.
+    pub(crate) fn remove_many(&mut self, blocks: &[BlockId]) {
+        for batch in blocks.chunks(BATCH) {
+            // Rows and places in the index are touched first, so that their cache misses overlap.
+            let mut tags = [0; BATCH];
+            for (tag, &block) in tags.iter_mut().zip(batch) {
+                *tag = self.record(block).tag;
+            }
+            for &tag in &tags[..batch.len()] {
+                self.index.touch(tag);
+            }
+            for &block in batch {
+                self.remove(block);
+            }
+        }
+    }
+
     /// Makes every block unfindable. O(pool).
     pub(crate) fn forget_all(&mut self) {
         self.index.clear();
