@@ -200,6 +200,13 @@ impl Cache {
 
     /// Drops the entries from `keep` on, last first.
     pub(crate) fn shrink(&mut self, table: &mut Table, keep: usize) {
+        if self.copies.owed().next().is_none() {
+            self.pool.release_many(&table.blocks()[keep.min(table.len())..]);
+            while table.len() > keep {
+                table.pop();
+            }
+            return;
+        }
         while table.len() > keep {
             if let Some(block) = table.pop() {
                 self.release(block);

@@ -163,6 +163,17 @@ impl Pool {
         }
     }
 
+    /// [`release`](Self::release) for each of `blocks`, last first. O(blocks).
+    pub(crate) fn release_many(&mut self, blocks: &[BlockId]) {
+        let newest = self.fences.newest();
+        for &block in blocks.iter().rev() {
+            match self.slots.release(block) {
+                Released::ToBlank if newest.is_none() => self.blank.push(block),
+                released => self.settle(block, released),
+            }
+        }
+    }
+
     /// Releases the last count on a published block, which no step guards then. O(guarded).
     pub(crate) fn release_unguarded(&mut self, block: BlockId) {
         match self.slots.release(block) {
@@ -252,5 +263,66 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn forget_step(&mut self, step: u64) {
         self.fences.end(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(0, 600).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    fn take(pool: &mut Pool, count: usize, at_once: bool) -> (Vec<BlockId>, usize) {
+        let (mut blocks, mut num_evicted) = (Vec::new(), 0);
+        while blocks.len() < count {
+            if at_once {
+                let (blank, evicted) = pool.take_many(count - blocks.len());
+                num_evicted += evicted.len();
+                blocks.extend(blank.iter().chain(evicted));
+            } else {
+                let taken = pool.take();
+                num_evicted += usize::from(matches!(taken, Taken::Evicted(_)));
+                let (Taken::Blank(block) | Taken::Evicted(block)) = taken;
+                blocks.push(block);
+            }
+        }
+        (blocks, num_evicted)
+    }
+
+    fn release(pool: &mut Pool, blocks: &[BlockId], at_once: bool) {
+        if at_once {
+            return pool.release_many(blocks);
+        }
+        for &block in blocks.iter().rev() {
+            pool.release(block);
+        }
+    }
+
+    #[test]
+    fn many_at_once_are_the_same_blocks_as_one_after_the_other() {
+        let [mut single, mut many] = [(pool(), false), (pool(), true)].map(|(mut pool, at_once)| {
+            let mut seen = Vec::new();
+            for with_step in [false, true, false] {
+                let step = with_step.then(|| pool.begin_step());
+                let (blocks, num_evicted) = take(&mut pool, 500, at_once);
+                for &block in blocks.iter().step_by(3) {
+                    pool.publish(block);
+                }
+                pool.retain(blocks[0]);
+                release(&mut pool, &blocks, at_once);
+                seen.push((blocks.clone(), num_evicted, pool.num_fenced(), pool.num_guarded(), pool.num_blank()));
+                pool.release(blocks[0]);
+                if let Some(step) = step {
+                    pool.end_step(step);
+                }
+            }
+            assert!(seen[2].1 > 0 && seen[1].2 > 0 && seen[1].3 > 0);
+            (pool, seen)
+        });
+        assert_eq!(single.1, many.1);
+        let [single, many] = [take(&mut single.0, 600, false), take(&mut many.0, 600, true)];
+        assert_eq!(single, many);
     }
 }
