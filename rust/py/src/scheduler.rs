@@ -236,7 +236,7 @@ impl PyScheduler {
     fn tokens<'py>(&self, seq: &Bound<'py, PyAny>) -> Outcome<Bound<'py, PyArray1<i32>>> {
         let id = handles::sequence(seq)?;
         let state = self.lock(seq.py())?;
-        let tokens = state.scheduler.tokens(id)?.to_vec();
+        let tokens = state.scheduler.tokens(id)?;
         drop(state);
         Ok(PyArray1::from_vec(seq.py(), tokens))
     }

@@ -55,9 +55,13 @@ class Teller:
         return getattr(self.subject, step["call"])(*arguments, **options)
 
     def name(self, step: dict[str, Any], result: Any) -> None:
-        self.things[step["as"]] = result
+        name = step["as"]
+        self.things[name] = result
         if step["call"] == "add":
-            (self.seqs[step["as"]],) = as_list(self.subject.sequences(result))
+            seqs = as_list(self.subject.sequences(result))
+            names = [name] if len(seqs) == 1 else [f"{name}.{i}" for i in range(len(seqs))]
+            self.seqs |= dict(zip(names, seqs, strict=True))
+            self.things = self.seqs | self.things
 
     def meant(self, argument: Any) -> Any:
         """An argument with its names and runs of tokens replaced."""

@@ -217,6 +217,30 @@ def test_s054_without_host_blocks_a_preemption_recomputes() -> None:
     assert caught.value.field == "host_blocks"
 
 
+def test_s054_a_group_of_four_that_is_preempted_is_computed_again() -> None:
+    """Four sequences of one prompt outgrow the pool together; no swap area, nothing raised.
+
+    They share the prompt, are preempted one by one, and each ends with all its tokens.
+    """
+    scheduler = octavo.Scheduler(5, block_size=4, max_model_len=64, watermark=0.0)
+    seqs = scheduler.sequences(scheduler.add(range(6), max_tokens=8, n=4))
+    outputs = {seq: [] for seq in seqs}
+    now = 0.0
+    while scheduler.has_work:
+        plan = scheduler.step(now)
+        scheduler.audit()
+        now += 1.0
+        if plan is None:
+            continue
+        sampled = [int(seq) % 97 for seq in plan.sample_seqs]
+        for seq, tokens in scheduler.commit(plan, sampled):
+            outputs[seq] += list(tokens)
+    assert scheduler.stats().preemptions > 0
+    assert outputs == {seq: [seq % 97] * 8 for seq in seqs}
+    scheduler.step(now)
+    assert scheduler.stats().available == 5
+
+
 def test_s055_beams_cost_a_tail_each_and_not_a_prompt_each() -> None:
     """Four beams over a prompt of 64 for 64 steps: shared blocks plus a bounded tail per beam.
 

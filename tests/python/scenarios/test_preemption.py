@@ -311,3 +311,42 @@ def test_s088_nobody_is_preempted_who_would_come_back_before_the_candidate() -> 
     engine.run()
     assert list(engine.reasons) == [victim, urgent]
     assert engine.scheduler.stats().preemptions == 0
+
+
+def test_s081_blocks_that_a_step_in_flight_keeps_are_coming_and_choose_no_second_victim() -> None:
+    """Pool 8 x 4, four runners with two blocks each, two plans out; all need a third at once.
+
+    The first asks: the last is preempted, and its two blocks are parked until the plans that name
+    it are committed. They count as coming, for the first and the second; only the third, for whom
+    none is left, gives up its own. Nobody is preempted again while they come.
+    """
+    engine = Engine(8, 4, inflight_steps=2, prefix_caching=False)
+    seqs = [engine.add(range(10 * n, 10 * n + 7), max_tokens=8) for n in range(4)]
+    first = engine.scheduler.step(1.0)
+    second = engine.scheduler.step(1.0)
+    assert as_list(second.seq_lens) == [8] * 4
+    engine.scheduler.commit(first, [1] * 4)
+    third = engine.scheduler.step(2.0)
+    assert (as_list(third.preempted), as_list(third.seqs)) == ([seqs[3], seqs[2]], [])
+    assert engine.scheduler.stats().fenced == 4
+    engine.scheduler.commit(second, [2] * 4)
+    engine.scheduler.commit(third, [])
+    fourth = engine.scheduler.step(3.0)
+    assert (as_list(fourth.preempted), as_list(fourth.seqs)) == ([], seqs[:2])
+    assert engine.scheduler.stats().preemptions == 2
+    engine.scheduler.audit()
+
+
+def test_s081_a_step_that_only_waits_for_parked_blocks_preempts_nobody() -> None:
+    """As above with enough blocks coming for both that ask: no further victim, step after step."""
+    engine = Engine(7, 4, inflight_steps=3, prefix_caching=False)
+    asks = engine.add(range(7), max_tokens=8)
+    late = engine.add(range(50, 66), max_tokens=8)
+    plans = [engine.scheduler.step(1.0) for _ in range(2)]
+    engine.scheduler.commit(plans.pop(0), [1, 1])
+    plans.append(engine.scheduler.step(2.0))
+    assert (as_list(plans[-1].preempted), as_list(plans[-1].seqs)) == ([late], [])
+    assert engine.scheduler.step(3.0) is None
+    assert engine.scheduler.stats().preemptions == 1
+    engine.scheduler.commit(plans.pop(0), [1, 1])
+    assert as_list(engine.scheduler.step(4.0).seqs) == [asks]

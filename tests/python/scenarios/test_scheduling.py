@@ -442,3 +442,56 @@ def test_s062_requests_that_are_not_ready_take_no_rows() -> None:
     engine.run()
     assert len(engine.reasons) == 4
     engine.assert_idle()
+
+
+def test_s063_a_reserved_null_block_counts_where_prompts_are_refused() -> None:
+    """Pool 4 x 4 with block 0 reserved: a prompt of 13 needs four blocks, and three are usable.
+
+    L11: refused by `add`, by the number of blocks that can be given out; a prompt of 2 runs.
+    """
+    engine = Engine(4, 4, reserve_null_block=True)
+    with pytest.raises(RequestError) as caught:
+        engine.scheduler.add(list(range(13)), max_tokens=1)
+    assert (caught.value.argument, caught.value.limit, caught.value.excess) == ("prompt", 3, 1)
+    small = engine.add([1, 2], max_tokens=1)
+    engine.run()
+    assert engine.reasons == {small: Reason.LENGTH}
+
+
+def test_s076_a_turn_of_no_tokens_ends_and_the_next_one_goes_on() -> None:
+    """Turn 1 of a conversation ends by a stop as its first token; turn 2 is appended.
+
+    The sequence keeps row and blocks, runs the new tokens, and is never in two places.
+    """
+    engine = Engine(8, 4)
+    request = engine.scheduler.add([1, 2, 3], max_tokens=5, stop_token_ids=[7])
+    (seq,) = as_list(engine.scheduler.sequences(request))
+    engine.outputs[seq] = []
+    engine.step([7])
+    assert engine.reasons.pop(seq) == Reason.STOP
+    engine.scheduler.extend(request, [4, 5], max_tokens=2)
+    plan = engine.step([8])
+    assert (plan["seqs"], plan["num_tokens"], plan["admitted"]) == ([seq], [3], [])
+    engine.step([9])
+    assert engine.reasons == {seq: Reason.LENGTH}
+    assert as_list(engine.scheduler.tokens(seq)) == [1, 2, 3, 7, 4, 5, 8, 9]
+    assert engine.begin() is None
+    engine.assert_idle()
+
+
+def test_s076_a_turn_that_was_aborted_while_it_waited_goes_on_in_the_queue() -> None:
+    """A session whose turn never ran has no row; the next turn puts it into the queue again."""
+    engine = Engine(8, 4, max_num_seqs=1)
+    engine.add([9, 9], max_tokens=4)
+    engine.step()
+    request = engine.scheduler.add([1, 2, 3], max_tokens=1)
+    (seq,) = as_list(engine.scheduler.sequences(request))
+    engine.outputs[seq] = []
+    engine.scheduler.abort(request)
+    engine.scheduler.extend(request, [4], max_tokens=1)
+    assert engine.scheduler.stats().waiting == 1
+    engine.step()
+    assert engine.reasons.pop(seq) == Reason.ABORTED
+    engine.run()
+    assert engine.reasons[seq] == Reason.LENGTH
+    assert engine.outputs[seq] == plain_output([1, 2, 3, 4], 1)

@@ -28,6 +28,8 @@ def _crowd(random: Random) -> tuple[int, dict[str, Any]]:
         "long_prefill_threshold": random.choice([0, 0, 2, 5]),
         "watermark": random.choice([0.0, 0.0, 0.25]),
         "prefix_caching": random.random() < 0.8,
+        "inflight_steps": random.choice([1, 1, 2, 3]),
+        "dedupe": random.random() < 0.7,
     }
     return random.randint(4, 12), options
 
@@ -38,14 +40,14 @@ def _add_some(pair: SchedulerPair, random: Random, now: float) -> None:
         prompt = [int(random.random() < 0.15) for _ in range(length)]
         arrival = random.choice([None, None, None, now - 3.0])
         use_cache = random.random() < 0.9
-        max_tokens = random.randint(2, 12)
-        pair.add(prompt, max_tokens=max_tokens, arrival=arrival, use_cache=use_cache)
+        n, max_tokens = random.choice([1, 1, 1, 2]), random.randint(2, 12)
+        pair.add(prompt, max_tokens=max_tokens, n=n, arrival=arrival, use_cache=use_cache)
 
 
 def _run(seed: int) -> Counter[str]:
     random = Random(seed)  # noqa: S311 - a seed, not a secret
     num_blocks, options = _crowd(random)
-    pair = SchedulerPair(num_blocks, hashing={"hash_seed": seed}, **options)
+    pair = SchedulerPair(num_blocks, hashing={"hash_seed": seed}, taste=seed, **options)
     now = 0.0
     for _ in range(random.randint(2, 6)):
         _add_some(pair, random, now)
@@ -65,13 +67,14 @@ def _run(seed: int) -> Counter[str]:
 
 def _step(pair: SchedulerPair, random: Random, now: float) -> float:
     now += random.choice([0.0, 1.0])
-    if pair.step(now).value is None or pair.out is None:
-        return now
-    pair.check_mirror()
+    plan = pair.step(now).value
+    if plan is not None:
+        pair.check_mirror()
     if pair.requests and random.random() < 0.05:
         pair.on(random.choice(["abort", "finish"]), random.choice(pair.seqs))
-    tokens = [int(random.random() < 0.15) for _ in pair.out[0].sample]
-    assert pair.commit(tokens).error is None
+    if pair.out and (plan is None or random.random() < 0.5):
+        assert pair.commit().error is None
+        pair.check_truth()
     return now
 
 

@@ -15,6 +15,7 @@ from stateful.worlds import (
     BAD_EXTRA_KEYS,
     BAD_TOKENS,
     BLOCK_SIZES,
+    CACHE_OPTIONS,
     EXTRA_KEYS,
     FORGED,
     HASH_SEEDS,
@@ -38,30 +39,23 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(
         shape=st.tuples(POOLS, BLOCK_SIZES),
-        caching=st.integers(0, 9),
+        options=CACHE_OPTIONS,
         hash_seed=HASH_SEEDS,
-        null=st.integers(0, 4),
         prompts=st.lists(token_lists(9, min_size=1), max_size=4),
     )
     def build(
         self,
         shape: tuple[int, int],
-        caching: int,
+        options: dict[str, bool],
         hash_seed: int,
-        null: int,
         prompts: list[Any],
     ) -> None:
         num_blocks, block_size = shape
-        has_null = null == 1 and num_blocks > 1
+        has_null = options["reserve_null_block"] and num_blocks > 1
         self.num_blocks, self.block_size = num_blocks, block_size
-        options = {"hash_seed": hash_seed} | self.hashing
-        self.pair = CachePair(
-            num_blocks,
-            block_size,
-            prefix_caching=caching > 0,
-            reserve_null_block=has_null,
-            **options,
-        )
+        options = options | {"reserve_null_block": has_null}
+        hashing = {"hash_seed": hash_seed} | self.hashing
+        self.pair = CachePair(num_blocks, block_size, **options, **hashing)
         self.num_usable = num_blocks - has_null
         self.steps: list[int] = []
         for prompt in prompts:
@@ -209,6 +203,7 @@ class CacheMachine(RuleBasedStateMachine):
             seqs = [self.seq(pick) for pick, _, _ in picks]
             starts, lens = [start for _, start, _ in picks], [length for _, _, length in picks]
             self.pair.over("tables", seqs)
+            self.pair.tables_into(seqs, (len(tokens) % 4, 2 + hit))
             self.pair.over("csr", seqs, lens)
             self.pair.over("slots", seqs, starts, lens)
         assert self.pair.snapshot() == state

@@ -19,6 +19,7 @@ from stateful.worlds import (
     BAD_REQUESTS,
     BAD_TOKENS,
     CROWDED_POOLS,
+    EXPIRIES,
     EXTRA_KEYS,
     FORGED,
     HASH_SEEDS,
@@ -38,8 +39,8 @@ ON_REQUESTS = ("sequences", "set_ready")
 MAX_REQUESTS = 16
 # max_tokens and min_tokens.
 LIMITS = st.sampled_from([(8, 0), (12, 0), (5, 2), (3, 0), (3, 3), (1, 0), (0, 0)])
-# What a round of steps samples: mostly the same, so that equal requests stay equal for a while.
-SAMPLED = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=5, max_size=5)
+# How the tokens of a commit are passed.
+SHAPES = st.sampled_from([list, np.int32, np.int64])
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -51,23 +52,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=CROWDED_POOLS,
         hash_seed=HASH_SEEDS,
         options=SCHEDULER_OPTIONS,
+        worker=st.fixed_dictionaries({"runs_late": st.booleans(), "taste": st.integers(0, 9)}),
         crowd=st.lists(st.tuples(token_lists(9, min_size=1), LIMITS), max_size=6),
     )
     def build(
-        self, num_blocks: int, hash_seed: int, options: dict[str, Any], crowd: list[Any]
+        self,
+        num_blocks: int,
+        hash_seed: int,
+        options: dict[str, Any],
+        worker: dict[str, Any],
+        crowd: list[Any],
     ) -> None:
-        self.num_blocks, self.options = num_blocks, options
+        options["reserve_null_block"] &= num_blocks > 1
+        self.options = options
+        self.num_usable = num_blocks - options["reserve_null_block"]
         hashing = {"hash_seed": hash_seed} | self.hashing
-        self.pair = SchedulerPair(num_blocks, hashing=hashing, **options)
+        self.pair = SchedulerPair(num_blocks, hashing=hashing, **worker, **options)
         self.now = 0.0
         for prompt, limits in crowd:
             self.add(prompt, 1, limits, {}, {})
 
-    def is_out(self) -> bool:
-        return self.pair.out is not None
-
-    def num_samples(self) -> int:
-        return len(self.pair.out[0].sample) if self.pair.out else 0
+    def num_out(self) -> int:
+        return len(self.pair.out)
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -87,14 +93,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         options: dict[str, Any],
     ) -> None:
         options = options | identity | {"max_tokens": limits[0], "min_tokens": limits[1]}
-        longest = len(prompt)
+        n, longest = options.get("n", 1), len(prompt)
+        is_refused = n > self.options["max_num_seqs"]
         if self.options["reserve"] == "worst_case":
             longest = min(longest + limits[0], self.options["max_model_len"])
+            is_refused |= n > 1
         num_blocks = -(-longest // self.options["block_size"])
-        is_refused = not 0 < len(prompt) < self.options["max_model_len"]
+        is_refused |= num_blocks > self.num_usable
+        is_refused |= not 0 < len(prompt) < self.options["max_model_len"]
         for _ in range(min(times, MAX_REQUESTS - len(self.pair.requests))):
             error = self.pair.add(prompt, **options)
-            assert (error is not None) == (is_refused or num_blocks > self.num_blocks)
+            assert (error is not None) == is_refused
 
     @rule(
         prompts=st.lists(token_lists(7), min_size=3, max_size=3),
@@ -113,10 +122,23 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(pick=PICK, call=st.sampled_from(CALLS), by_request=st.booleans())
     def call_on_request(self, pick: int, call: str, by_request: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
         if self.pair.requests:
-            pick %= len(self.pair.requests)
             by_request = by_request or call in ON_REQUESTS
             handles = self.pair.requests if by_request else self.pair.seqs
-            self.pair.on(call, handles[pick])
+            self.pair.on(call, handles[pick % len(handles)])
+
+    @rule(pick=PICK, tokens=token_lists(5), max_tokens=st.sampled_from([3, 0, 1, 8, -1]))
+    def extend(self, pick: int, tokens: Any, max_tokens: int) -> None:
+        """Sometimes one that has not ended, or that is gone."""
+        if self.pair.requests:
+            request = self.pair.requests[pick % len(self.pair.requests)]
+            self.pair.extend(request, tokens, max_tokens=max_tokens)
+
+    @rule(pick=PICK, call=st.sampled_from(["abort", "finish"]), tokens=token_lists(4, min_size=1))
+    def end_and_extend(self, pick: int, call: str, tokens: Any) -> None:
+        if self.pair.requests:
+            request = self.pair.requests[pick % len(self.pair.requests)]
+            if self.pair.on(call, request).error is None:
+                self.pair.extend(request, tokens, max_tokens=4)
 
     @rule(tokens=token_lists(12), identity=IDENTITIES)
     def look(self, tokens: Any, identity: dict[str, Any]) -> None:
@@ -126,57 +148,88 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.pair.on("tokens", seq)
         assert self.pair.snapshot() == state
 
-    @rule()
-    def clear(self) -> None:
-        self.pair.clear()
+    @rule(pick=PICK, length=st.integers(0, 12), expires=EXPIRIES)
+    def pin(self, pick: int, length: int, expires: int | None) -> None:
+        living = self.pair.twin.living()
+        tokens = living[pick % len(living)].known if living else [0] * 8
+        error = self.pair.pin(tokens[:length], expires=expires)
+        assert (error is None) == (expires != 0)
+
+    @rule(pick=PICK, chance=st.integers(0, 3))
+    def unpin(self, pick: int, chance: int) -> None:
+        if chance == 0:
+            self.pair.new_epoch()
+        elif chance == 1:
+            self.pair.clear()
+        elif self.pair.pins:
+            error = self.pair.unpin(pick)
+            assert error is None or isinstance(error, StaleHandleError)
 
     # --- steps -------------------------------------------------------------------------------
 
     @rule(later=st.sampled_from([0.0, 0.5, 1.0]))
     def step(self, later: float) -> None:
-        was_out = self.is_out()
-        state = self.pair.state
-        twin = self.pair.twin
-        had_work = any(request.reason is None and request.is_ready for request in twin.requests)
+        self.take_step(later)
+
+    def take_step(self, later: float) -> Any:
+        num_out, twin = self.num_out(), self.pair.twin
+        state, is_told_now = self.pair.state, bool(twin.unreported)
+        is_held = bool(twin.pins.held)
+        had_work = any(one.reason is None and one.family.is_ready for one in twin.living())
         self.now += later
         plan = self.pair.step(self.now).value
-        if was_out:
-            assert plan is None, "one plan is out at most"
+        if num_out == self.options["inflight_steps"]:
+            assert plan is None, "so many plans are out at most"
             assert self.pair.state == state
-        elif plan is None:
-            assert not had_work, "L11: with ready work a step does something"
-        else:
-            self.check_plan(plan)
+        elif plan is not None:
+            self.check_plan(plan, is_told_now=is_told_now)
+        elif num_out == 0:
+            assert not had_work or is_held, "L11: with ready work a step does something"
+        return plan
 
-    def check_plan(self, plan: Any) -> None:
+    def check_plan(self, plan: Any, *, is_told_now: bool) -> None:
         num_tokens = len(plan.token_ids)
         assert num_tokens <= self.options["max_num_batched_tokens"], "L10"
         assert len(plan.seqs) <= self.options["max_num_seqs"], "L10"
-        assert all(length <= self.options["max_model_len"] for length in plan.seq_lens), "L10"
-        assert num_tokens > 0 or len(plan.ended) > 0, "L11"
+        assert all(length < self.options["max_model_len"] for length in plan.seq_lens), "L10"
+        assert num_tokens or is_told_now or len(plan.preempted) or len(plan.ended), "L11"
         assert plan.token_ids.dtype == plan.positions.dtype == np.int32
         assert plan.seqs.dtype == plan.slot_mapping.dtype == np.int64
         assert not plan.token_ids.flags.writeable
         written = plan.slot_mapping.tolist()
         assert len(set(written)) == len(written), "L3: no slot is written twice"
         self.pair.check_mirror()
+        null = self.options["reserve_null_block"]
+        assert not null or all(slot >= self.options["block_size"] for slot in written)
 
-    @rule(tokens=SAMPLED, shape=st.sampled_from([list, np.int32, np.int64]), counted=st.booleans())
-    def commit(self, tokens: list[int], shape: Any, counted: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
-        if self.is_out():
-            size = self.num_samples()
-            passed = tokens[:size] if shape is list else np.array(tokens[:size], dtype=shape)
-            counts = [1] * size if counted else None
-            assert self.pair.commit(passed, counts).error is None
+    @rule(shape=SHAPES, counted=st.booleans())
+    def commit(self, shape: Any, counted: bool) -> None:  # noqa: FBT001 - drawn, and passed by name
+        if self.num_out():
+            size = len(self.pair.out[0].real.sample_seqs)
+            assert self.pair.commit(shape, [1] * size if counted else None).error is None
+            self.pair.check_truth()
 
-    @rule(tokens=SAMPLED, rounds=st.integers(1, 6))
-    def run(self, tokens: list[int], rounds: int) -> None:
+    @rule(rounds=st.integers(1, 6), lag=st.integers(0, 3), extends=st.integers(0, 3))
+    def run(self, rounds: int, lag: int, extends: int) -> None:
+        """Steps, and commits the oldest plan once more than `lag` are out."""
         for _ in range(rounds):
-            if not self.is_out():
-                self.step(1.0)
-            if not self.is_out():
-                return
-            assert self.pair.commit(tokens[: self.num_samples()]).error is None
+            if self.take_step(1.0) is None or self.num_out() > lag:
+                if not self.num_out():
+                    return
+                finished = self.pair.commit().value.finished
+                if extends == 1:
+                    self.extend_all_of(finished)
+
+    def extend_all_of(self, finished: Any) -> None:
+        """The next turns of the conversations that have just ended."""
+        twins = [self.pair.names.twin_of(int(seq)) for seq in finished]
+        for one in [one for one in self.pair.twin.living() if one.handle in twins]:
+            self.pair.extend(self.pair.real_of(one.family.handle), [0, 1], max_tokens=3)
+
+    @rule(place=st.integers(0, 3), chance=st.integers(0, 2))
+    def cancel(self, place: int, chance: int) -> None:
+        if self.num_out() and chance == 0:
+            assert self.pair.cancel(place % self.num_out()).error is None
 
     # --- misuse ------------------------------------------------------------------------------
 
@@ -189,22 +242,25 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit_wrongly(self, extra: int, counts: Any, tokens: Any, pick: int) -> None:
         other = octavo.Scheduler(4, max_num_seqs=1, max_model_len=4)
         other.add([0], max_tokens=1)
-        plans = [other.step(0.0), *self.pair.committed[pick : pick + 1]]
-        self.refuse([(StateError, None, (plan, [0])) for plan in plans])
-        if self.pair.out is None:
+        plans = [other.step(0.0), *self.pair.gone[pick : pick + 1]]
+        self.refuse([("cancel", StateError, None, (plan,)) for plan in plans])
+        plans += [out.real for out in self.pair.out[1:]]
+        self.refuse([("commit", StateError, None, (plan, [0])) for plan in plans])
+        if not self.pair.out:
             return
-        plan, size = self.pair.out[0], self.num_samples()
-        calls: list[Any] = [(RequestError, "tokens", (plan, tokens))]
+        plan = self.pair.out[0].real
+        size = len(plan.sample_seqs)
+        calls: list[Any] = [("commit", RequestError, "tokens", (plan, tokens))]
         if size + extra >= 0:
-            calls.append((RequestError, "tokens", (plan, [0] * (size + extra))))
+            calls.append(("commit", RequestError, "tokens", (plan, [0] * (size + extra))))
         if counts != [1] * size:
-            calls.append((RequestError, "counts", (plan, [0] * size, counts)))
+            calls.append(("commit", RequestError, "counts", (plan, [0] * size, counts)))
         self.refuse(calls)
 
     def refuse(self, calls: list[Any]) -> None:
-        for expected, argument, arguments in calls:
+        for call, expected, argument, arguments in calls:
             with pytest.raises(expected) as caught:
-                self.pair.real.commit(*arguments)
+                getattr(self.pair.real, call)(*arguments)
             assert argument is None or caught.value.argument == argument
             assert self.pair.snapshot() == self.pair.state, "L12"
 
@@ -247,6 +303,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             pick %= len(self.pair.requests)
             request, seq = self.pair.requests[pick], self.pair.seqs[pick]
             assert isinstance(self.pair.on("tokens", request).error, UnknownHandleError)
+            assert isinstance(self.pair.extend(seq, [0], max_tokens=1), UnknownHandleError)
             for needs_request in ON_REQUESTS:
                 assert isinstance(self.pair.on(needs_request, seq).error, UnknownHandleError)
             for other_kind in (flipped_kind(request), flipped_kind(seq)):
@@ -265,17 +322,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         """L11: whatever was added ends in a bounded number of steps, and leaves nothing."""
         if not hasattr(self, "pair"):
             return
-        twin = self.pair.twin
+        for pick in range(len(self.pair.pins)):
+            self.pair.unpin(pick)
         for request in self.pair.requests:
             self.pair.on("set_ready", request)
-        unended = [request for request in twin.requests if request.reason is None]
-        bound = 4 + 24 * sum(len(request.known) + request.max_tokens for request in unended)
+        unended = [one for one in self.pair.twin.living() if one.reason is None]
+        bound = 72 * sum(len(one.known) + one.family.max_tokens + 1 for one in unended)
+        bound += 4 + 2 * self.num_out()
         while self.pair.real.has_work:
             bound -= 1
             assert bound > 0, "L11: every request ends in a bounded number of steps"
-            if not self.is_out():
-                self.step(1.0)
-            assert self.pair.commit([0] * self.num_samples()).error is None
+            if self.take_step(1.0) is None:
+                assert self.pair.commit().error is None
+                self.pair.check_truth()
         assert self.pair.step(self.now + 1.0).value is None
         stats = self.pair.real.stats()
         assert stats.available == stats.usable, "at idle every block is available"
@@ -286,11 +345,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def tell(self, stats: Any) -> None:
         """What this example was about, for Hypothesis's statistics."""
-        for name in ("preemptions", "resumed_hits", "prefix_hits", "merged_blocks"):
+        for name in (
+            "preemptions",
+            "resumed_hits",
+            "prefix_hits",
+            "merged_blocks",
+            "evicted_blocks",
+        ):
             if getattr(stats, name):
                 event(f"some {name}")
-        if stats.evicted_blocks:
-            event("some evicted_blocks")
+        for what in sorted(self.pair.seen):
+            event(what)
         for reason in sorted(self.pair.reasons):
             event(f"ended by {Reason(reason).name.lower()}")
 

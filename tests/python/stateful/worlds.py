@@ -10,6 +10,13 @@ from hypothesis import strategies as st
 
 POOLS = st.integers(1, 12)
 BLOCK_SIZES = st.integers(1, 4)
+CACHE_OPTIONS = st.fixed_dictionaries(
+    {
+        "prefix_caching": st.integers(0, 9).map(bool),
+        "dedupe": st.sampled_from([True, True, False]),
+        "reserve_null_block": st.sampled_from([False, False, True]),
+    }
+)
 HASH_SEEDS = st.sampled_from([0, 1, 2**64 - 1])
 # Most sequences are plain, so that they meet; the others differ from them and from each other.
 _KEYS = [
@@ -112,6 +119,9 @@ SCHEDULER_OPTIONS = st.fixed_dictionaries(
         "aging": st.sampled_from([0.0, 0.0, 0.25, 1.0]),
         "victim": st.sampled_from(["latest", "least_computed", "lowest_class"]),
         "reserve": st.sampled_from(["on_demand", "on_demand", "worst_case"]),
+        "inflight_steps": st.sampled_from([2, 1, 3, 1, 4]),
+        "dedupe": st.sampled_from([True, True, False]),
+        "reserve_null_block": st.sampled_from([False, False, True]),
     }
 ).map(_with_budget_for_whole_prompts)
 
@@ -133,15 +143,18 @@ REQUEST_OPTIONS = st.fixed_dictionaries(
         "deadline": st.sampled_from([None, 0.0, 5.0]),
         "key": st.sampled_from([None, None, None, 1.0, -0.0, -2, float, _minus]),
         "ready": st.sampled_from([True, True, False]),
+        "n": st.sampled_from([1, 2, 3, 2]),
     },
 )
+# A pin's lifetime in steps.
+EXPIRIES = st.sampled_from([None, 1, 2, 5, 0])
 BAD_REQUESTS = st.sampled_from(
     [
         ("max_tokens", {"max_tokens": -1}),
         ("min_tokens", {"max_tokens": 2, "min_tokens": -1}),
         ("min_tokens", {"max_tokens": 2, "min_tokens": 3}),
         ("stop_token_ids", {"max_tokens": 2, "stop_token_ids": [-1]}),
-        ("n", {"max_tokens": 2, "n": 2}),
+        ("n", {"max_tokens": 2, "n": 6}),
         ("n", {"max_tokens": 2, "n": 0}),
         ("key", {"max_tokens": 2, "key": math.nan}),
         ("key", {"max_tokens": 2, "key": -math.inf}),

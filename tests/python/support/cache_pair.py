@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import octavo
 from support.naive_cache import NaiveCache
 from support.pairing import (
@@ -28,11 +30,13 @@ class CachePair:
         block_size: int,
         *,
         prefix_caching: bool = True,
+        dedupe: bool = True,
         reserve_null_block: bool = False,
         **hashing: int,
     ) -> None:
         options: dict[str, Any] = {
             "prefix_caching": prefix_caching,
+            "dedupe": dedupe,
             "reserve_null_block": reserve_null_block,
         }
         self.real = octavo.KVCache(num_blocks, block_size, **options, **hashing)
@@ -78,6 +82,16 @@ class CachePair:
         real = result_of(getattr(self.real, call), seqs, *arguments)
         twins = [self.names.twin_of(seq) for seq in seqs]
         return self._compare(real, result_of(getattr(self.twin, call), twins, *arguments))
+
+    def tables_into(self, seqs: list[int], shape: tuple[int, int]) -> Result:
+        """`tables` into an array that was full of something else."""
+        out = np.full(shape, -1, dtype=np.int32)
+        real = result_of(self.real.tables, seqs, out)
+        rows = as_list(np.zeros(shape, dtype=np.int32))
+        twins = [self.names.twin_of(seq) for seq in seqs]
+        twin = result_of(self.twin.tables, twins, rows)
+        assert real.value is out or (real.error is not None and (out == -1).all())
+        return self._compare(real, twin)
 
     def whole(self, call: str, *arguments: Any, **options: Any) -> Result:
         """A call about the cache as a whole."""

@@ -16,16 +16,17 @@ from octavo.errors import (
 from support.naive_draw import draw
 from support.naive_identity import Identity, checked_identity, checked_tokens
 from support.naive_laws import check_pool
+from support.naive_pins import NaivePins
 from support.naive_pool import NaivePool
+from support.naive_table import NaiveTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass
-class _Sequence:
+@dataclass(eq=False)
+class _Sequence(NaiveTable):
     identity: Identity
-    table: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # the computed ones
     reserved: int = 0
     epoch: int = 0  # it publishes while this is the cache's
@@ -33,12 +34,6 @@ class _Sequence:
     @property
     def computed(self) -> int:
         return len(self.tokens)
-
-
-@dataclass
-class _Pin:
-    blocks: list[int]
-    expires: int | None  # in how many steps from now
 
 
 class NaiveCache:
@@ -50,15 +45,16 @@ class NaiveCache:
         block_size: int = 16,
         *,
         prefix_caching: bool = True,
+        dedupe: bool = True,
         reserve_null_block: bool = False,
     ) -> None:
         self.pool = NaivePool(num_blocks, block_size, first=int(reserve_null_block))
         self.block_size = block_size
         self.prefix_caching = prefix_caching
+        self.dedupe = dedupe
         self.alive: dict[int, _Sequence] = {}
         self.num_issued = 0
-        self.pins: dict[int, _Pin] = {}
-        self.num_pins = 0
+        self.pins = NaivePins(self.pool, prefix_caching=prefix_caching)
         self.epoch = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -77,7 +73,7 @@ class NaiveCache:
         if self.prefix_caching:
             self.prefix_queries += len(prompt)
             self.prefix_hits += length
-        return self._issue(_Sequence(identity, hit, prompt[:length], length, self.epoch))
+        return self._issue(_Sequence(identity, prompt[:length], length, self.epoch, table=hit))
 
     def match(
         self, tokens: Sequence[int], *, salt: bytes = b"", extra_keys: Sequence[Any] = ()
@@ -103,7 +99,7 @@ class NaiveCache:
             raise OutOfBlocks(needed, available)
         if num_tokens <= sequence.reserved:
             return
-        self._make_tail_writable(sequence)
+        sequence.make_tail_writable(self.pool, sequence.computed)
         new = _ceil(num_tokens, self.block_size) - len(sequence.table)
         sequence.table += self.pool.allocate(new)
         sequence.reserved = num_tokens
@@ -117,9 +113,10 @@ class NaiveCache:
         sequence.tokens += added
         if not self.prefix_caching or sequence.epoch != self.epoch:
             return
-        for index in range(full_before, sequence.computed // self.block_size):
-            history = sequence.identity.history(sequence.tokens, index + 1, self.block_size)
-            sequence.table[index] = self.pool.publish(sequence.table[index], history)
+        now_full = range(full_before, sequence.computed // self.block_size)
+        sequence.publish(
+            self.pool, sequence.identity, sequence.tokens, now_full, dedupe=self.dedupe
+        )
 
     def truncate(self, seq: int, num_tokens: int) -> None:
         sequence = self._sequence(seq)
@@ -129,24 +126,17 @@ class NaiveCache:
             raise StateError("truncate beyond what is computed")
         del sequence.tokens[num_tokens:]
         self._void_reservation(sequence)
+        sequence.release_twins(self.pool, since=num_tokens // self.block_size)
 
     def fork(self, seq: int) -> int:
         parent = self._sequence(seq)
         self._void_reservation(parent)
-        for number in parent.table:
-            self.pool.claim(number)
-        return self._issue(
-            _Sequence(
-                parent.identity,
-                list(parent.table),
-                list(parent.tokens),
-                parent.reserved,
-                parent.epoch,
-            )
-        )
+        child = _Sequence(parent.identity, list(parent.tokens), parent.reserved, parent.epoch)
+        parent.share_with(child, self.pool)
+        return self._issue(child)
 
     def close(self, seq: int) -> None:
-        self.pool.release_table(self._sequence(seq).table)
+        self._sequence(seq).release(self.pool)
         del self.alive[seq]
 
     # --- many at once ------------------------------------------------------------------------
@@ -198,30 +188,11 @@ class NaiveCache:
 
     # --- pins and epochs ---------------------------------------------------------------------
 
-    def pin(
-        self,
-        tokens: Sequence[int],
-        *,
-        salt: bytes = b"",
-        extra_keys: Sequence[Any] = (),
-        expires: int | None = None,
-    ) -> int:
-        prompt = checked_tokens("tokens", tokens)
-        identity = checked_identity(salt, extra_keys)
-        if expires is not None and expires < 1:
-            raise RequestError("expires", "is less than one step")
-        limit = len(prompt) // self.block_size if self.prefix_caching else 0
-        blocks = self.pool.longest_hit(identity, prompt, limit)
-        for number in blocks:
-            self.pool.pin(number)
-        self.num_pins += 1
-        self.pins[self.num_pins] = _Pin(blocks, expires)
-        return self.num_pins
+    def pin(self, tokens: Sequence[int], **options: Any) -> int:
+        return self.pins.pin(tokens, **options)
 
     def unpin(self, pin: int) -> None:
-        if pin not in self.pins:
-            raise StaleHandleError(pin) if 1 <= pin <= self.num_pins else UnknownHandleError(pin)
-        self.pool.release_pin(self.pins.pop(pin).blocks)
+        self.pins.unpin(pin)
 
     def new_epoch(self) -> None:
         self.epoch += 1
@@ -232,9 +203,18 @@ class NaiveCache:
     def table(self, seq: int) -> list[int]:
         return list(self._sequence(seq).table)
 
-    def tables(self, seqs: Sequence[int]) -> list[list[int]]:
+    def tables(
+        self, seqs: Sequence[int], out: Sequence[Sequence[int]] | None = None
+    ) -> list[list[int]]:
+        """The tables as a matrix, or what `out`, given as its rows, holds after the call."""
         tables = [self.table(seq) for seq in seqs]
         width = max(map(len, tables), default=0)
+        if out is not None:
+            columns = len(out[0]) if out else 0
+            if len(out) < len(tables) or columns < width:
+                raise RequestError("out", "is too small")
+            tables += [[] for _ in range(len(out) - len(tables))]
+            width = columns
         return [table + [0] * (width - len(table)) for table in tables]
 
     def csr(
@@ -264,11 +244,7 @@ class NaiveCache:
     # --- the whole ---------------------------------------------------------------------------
 
     def begin_step(self) -> int:
-        for number, pin in list(self.pins.items()):
-            if pin.expires is not None:
-                pin.expires -= 1
-                if pin.expires == 0:
-                    self.unpin(number)
+        self.pins.pass_step()
         return self.pool.begin_step()
 
     def end_step(self, step: int) -> None:
@@ -291,11 +267,7 @@ class NaiveCache:
         return draw(self.pool, [(sequence.computed, sequence.table) for sequence in named])
 
     def audit(self) -> None:
-        check_pool(
-            self.pool,
-            [sequence.table for sequence in self.alive.values()],
-            [pin.blocks for pin in self.pins.values()],
-        )
+        check_pool(self.pool, self.alive.values(), self.pins.blocks())
         for sequence in self.alive.values():
             assert sequence.computed <= sequence.reserved
             assert len(sequence.table) == _ceil(sequence.reserved, self.block_size)
@@ -335,31 +307,15 @@ class NaiveCache:
         if num_tokens <= sequence.reserved:
             return 0
         new = _ceil(num_tokens, self.block_size) - len(sequence.table)
-        tail, offset = self._tail(sequence)
-        if tail is None or self.pool.is_writable(tail, offset):
-            return new
-        self.pool.source_of_copy(tail, offset)
-        return new + 1
-
-    def _make_tail_writable(self, sequence: _Sequence) -> None:
-        tail, offset = self._tail(sequence)
+        tail = sequence.tail_to_copy(self.pool, sequence.computed)
         if tail is None:
-            return
-        if self.pool.is_writable(tail, offset):
-            self.pool.blocks[tail].history = None
-        else:
-            index = sequence.computed // self.block_size
-            sequence.table[index] = self.pool.copy(tail, offset)
-
-    def _tail(self, sequence: _Sequence) -> tuple[int | None, int]:
-        """The block that the next token goes into, if it holds earlier ones, and how many."""
-        index, offset = divmod(sequence.computed, self.block_size)
-        return (sequence.table[index], offset) if offset else (None, 0)
+            return new
+        self.pool.source_of_copy(sequence.table[tail], sequence.computed % self.block_size)
+        return new + 1
 
     def _void_reservation(self, sequence: _Sequence) -> None:
         keep = _ceil(sequence.computed, self.block_size)
-        self.pool.release_table(sequence.table[keep:])
-        del sequence.table[keep:]
+        sequence.release(self.pool, keep)
         sequence.reserved = sequence.computed
 
     def _check_ranges(

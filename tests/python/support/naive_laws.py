@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from support.naive_pool import NaivePool
+    from support.naive_table import NaiveTable
 
 
 def check_pool(
-    pool: NaivePool, tables: Iterable[list[int]], pins: Iterable[list[int]] = ()
+    pool: NaivePool, tables: Iterable[NaiveTable], pins: Iterable[list[int]] = ()
 ) -> None:
     _check_conservation(pool)
     _check_counts(pool, list(tables), list(pins))
@@ -37,13 +38,18 @@ def _check_conservation(pool: NaivePool) -> None:
             assert block.history is None, "L4: a block given away is not findable"
 
 
-def _check_counts(pool: NaivePool, tables: list[list[int]], pins: list[list[int]]) -> None:
-    """L2: a block's counts are the table entries, the copies that read it, and the pins."""
+def _check_counts(pool: NaivePool, tables: list[NaiveTable], pins: list[list[int]]) -> None:
+    """L2: a block's counts are the entries and twins of tables, the copies that read, the pins."""
     pinned = Counter(number for pin in pins for number in pin)
-    named = Counter(number for table in tables for number in table)
+    named = Counter(number for holder in tables for number in holder.table)
+    named += Counter(number for holder in tables for _, number in holder.twins)
     read = Counter(copy.source for copy in pool.pending)
-    for table in tables:
-        assert len(set(table)) == len(table), "L2: a table names a block once"
+    for holder in tables:
+        assert len(set(holder.table)) == len(holder.table), "L2: a table names a block once"
+        assert len({index for index, _ in holder.twins}) == len(holder.twins), "L2: twins"
+        for index, _ in holder.twins:
+            own = pool.blocks[holder.table[index]]
+            assert own.history is None, "L5: a block that has a twin is not findable"
     for number, block in pool.blocks.items():
         assert block.tables == named[number], "L2: table entries"
         assert block.copies == read[number], "L2: copies"

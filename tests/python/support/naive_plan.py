@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octavo import Reason
-    from support.naive_request import NaiveRequest
+    from support.naive_sequence import NaiveSequence
 
 
 @dataclass(eq=False)
 class Placed:
-    """A row of a plan under construction."""
+    """A row of a plan."""
 
-    request: NaiveRequest
+    sequence: NaiveSequence  # after a hand-over the new leader
+    start: int
     num_tokens: int
     is_decode: bool
-    newly_given: bool
+    is_newly_given: bool
+    is_complete: bool  # after it all is computed that is known, or pending
+    samplers: list[NaiveSequence] = field(default_factory=list)
 
     @property
-    def completes(self) -> bool:
-        """Whether this plan computes the last token that is known."""
-        return self.request.computed + self.num_tokens == len(self.request.known)
-
-    @property
-    def samples(self) -> bool:
-        return self.completes and self.request.max_tokens > 0
+    def past(self) -> int:
+        return self.start + self.num_tokens
 
 
 @dataclass(eq=False)
@@ -58,31 +56,42 @@ class NaivePlan:
     kv_indptr: list[int] = field(default_factory=lambda: [0])
     kv_indices: list[int] = field(default_factory=list)
     kv_last_page_len: list[int] = field(default_factory=list)
+    # What the scheduler remembers beside.
+    placed: list[Placed] = field(default_factory=list)
+    step: int = 0
 
-    def append(self, placed: Placed, block_size: int) -> None:
-        """Writes one row's part of the flat arrays."""
-        request = placed.request
-        start, past = request.computed, request.computed + placed.num_tokens
-        assert request.row is not None
-        self.seqs.append(request.seq)
-        self.rows.append(request.row)
+    def append(self, placed: Placed, source: tuple[int, int] | None, block_size: int) -> None:
+        """Writes one row's part of the flat arrays.
+
+        `source`: the plan and the index in its `sample` that a token not yet known comes from.
+        """
+        sequence = placed.sequence
+        assert sequence.row is not None
+        self.placed.append(placed)
+        self.seqs.append(sequence.handle)
+        self.rows.append(sequence.row)
         self.num_decodes += placed.is_decode
         self.num_tokens.append(placed.num_tokens)
-        for position in range(start, past):
-            self.token_ids.append(request.known[position])
+        for position in range(placed.start, placed.past):
+            if position < len(sequence.known):
+                self.token_ids.append(sequence.known[position])
+            else:
+                assert source is not None
+                self.token_source.append([len(self.token_ids), *source])
+                self.token_ids.append(0)
             self.positions.append(position)
-            block = request.table[position // block_size]
+            block = sequence.table[position // block_size]
             self.slot_mapping.append(block * block_size + position % block_size)
         self.query_start.append(len(self.token_ids))
-        self.seq_lens.append(past)
-        if placed.samples:
+        self.seq_lens.append(placed.past)
+        for sampler in placed.samplers:
             self.sample.append(len(self.token_ids) - 1)
-            self.sample_seqs.append(request.seq)
+            self.sample_seqs.append(sampler.handle)
             self.sample_indptr.append(len(self.sample))
-        num_blocks = -(-past // block_size)
-        self.kv_indices += request.table[:num_blocks]
+        num_blocks = -(-placed.past // block_size)
+        self.kv_indices += sequence.table[:num_blocks]
         self.kv_indptr.append(len(self.kv_indices))
-        self.kv_last_page_len.append(past - (num_blocks - 1) * block_size)
+        self.kv_last_page_len.append(placed.past - (num_blocks - 1) * block_size)
 
 
 @dataclass(eq=False)

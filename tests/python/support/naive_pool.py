@@ -69,6 +69,10 @@ class NaivePool:
     def available(self) -> int:
         return self.num_blank() + len(self.evictable())
 
+    def coming(self) -> int:
+        """Blocks that will be available once the open steps have ended."""
+        return len(self.fenced) + len(self.recency) - len(self.evictable())
+
     def find(self, history: History) -> int | None:
         for number, block in self.blocks.items():
             if block.history == history:
@@ -94,11 +98,28 @@ class NaivePool:
     def newest_step(self) -> int | None:
         return self.open_steps[-1] if self.open_steps else None
 
+    def untaken(self) -> list[Copy]:
+        return [copy for copy in self.pending if not copy.taken]
+
     def untaken_copy_to(self, number: int) -> Copy | None:
-        for copy in self.pending:
-            if copy.target == number and not copy.taken:
+        for copy in self.untaken():
+            if copy.target == number:
                 return copy
         return None
+
+    def forget(self, numbers: list[int]) -> None:
+        """Makes these blocks unfindable, and all that was published below them."""
+        for number in numbers:
+            history, self.blocks[number].history = self.blocks[number].history, None
+            below = [
+                child
+                for child, block in self.blocks.items()
+                if history is not None
+                and block.history is not None
+                and block.history.parent(self.block_size) == history
+            ]
+            assert not any(child in self.recency for child in below)
+            self.forget(below)
 
     # --- giving out --------------------------------------------------------------------------
 
@@ -136,10 +157,6 @@ class NaivePool:
             block.guard = None
 
     # --- taking back -------------------------------------------------------------------------
-
-    def release_table(self, table: list[int]) -> None:
-        for number in reversed(table):
-            self.release(number)
 
     def release(self, number: int) -> None:
         """One table less names this block."""
@@ -219,16 +236,20 @@ class NaivePool:
 
     # --- publishing --------------------------------------------------------------------------
 
-    def publish(self, number: int, history: History) -> int:
-        """Makes a full block findable, or merges it into its equal. Returns the table's block."""
+    def publish(self, number: int, history: History, *, dedupe: bool) -> int:
+        """Makes a full block findable, or claims its equal, for `number` or beside it.
+
+        Returns the block that is findable.
+        """
         canonical = self.find(history)
         if canonical is None:
             self.blocks[number].history = history
             self.published_blocks += 1
             return number
         self.claim(canonical)
-        self.release(number)
-        self.merged_blocks += 1
+        if dedupe:
+            self.release(number)
+            self.merged_blocks += 1
         return canonical
 
     # --- copying -----------------------------------------------------------------------------
@@ -264,7 +285,7 @@ class NaivePool:
         return target
 
     def take_copies(self) -> list[Copy]:
-        taken = [copy for copy in self.pending if not copy.taken]
+        taken = self.untaken()
         for copy in taken:
             copy.taken = True
             if copy.step not in self.open_steps:
@@ -273,6 +294,12 @@ class NaivePool:
                 self._renew_ancestors(copy.source)
         self._end_copies([copy for copy in taken if copy.step is None])
         return taken
+
+    def hand_out_copies(self, step: int) -> list[Copy]:
+        """Takes all copies that were made, for this step."""
+        for copy in self.untaken():
+            copy.step = step
+        return self.take_copies()
 
     def _end_copies(self, ended: list[Copy]) -> None:
         self.pending = [copy for copy in self.pending if copy not in ended]
@@ -299,6 +326,21 @@ class NaivePool:
             if self.blocks[number].guard == step:
                 self.blocks[number].guard = None
         self._end_copies([copy for copy in self.pending if copy.taken and copy.step == step])
+
+    def void_steps(self, steps: list[int]) -> None:
+        """Ends the newest steps, which failed: what waits for them waits for those before."""
+        self.open_steps = [step for step in self.open_steps if step not in steps]
+        newest = self.newest_step()
+        for number in list(self.fenced):
+            if self.blocks[number].fence in steps:
+                self.blocks[number].fence = newest
+                if newest is None:
+                    self.fenced.remove(number)
+                    self.stack.append(number)
+        for number in self.recency:
+            if self.blocks[number].guard in steps:
+                self.blocks[number].guard = newest
+        self._end_copies([copy for copy in self.pending if copy.taken and copy.step in steps])
 
     def new_epoch(self) -> None:
         """Nothing is findable any more; what is cached is blank, or fenced if it was guarded."""

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
 from support.naive_identity import Identity, checked_identity, checked_tokens, is_int
+from support.naive_sequence import NaiveSequence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from octavo import Reason
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(eq=False)
 class NaiveRequest:
-    handle: int
-    seq: int
-    order: int
+    """What `add` was given. Until the fork its first sequence alive stands for all of them."""
+
     prompt: list[int]
     max_tokens: int
     min_tokens: int
     stop_token_ids: list[int]
+    n: int
     arrival: float | None
     identity: Identity
     use_cache: bool
@@ -31,31 +30,28 @@ class NaiveRequest:
     deadline: float | None = None
     own_key: float | None = None
     is_ready: bool = True
-    queued_with: int = 0  # the tokens it knew when it was last put into the queue
-    known: list[int] = field(default_factory=list)  # prompt and accepted output
-    emitted: int = 0
-    computed: int = 0
-    high_water: int = 0  # the most tokens that it ever had computed
-    table: list[int] = field(default_factory=list)
-    row: int | None = None  # while it runs
-    was_admitted: bool = False
-    reason: Reason | None = None  # once it has ended
-    is_reported: bool = False
+    handle: int = 0
+    order: int = 0
+    num_prompt_tokens: int = 0
+    is_forked: bool = False
+    members: list[NaiveSequence] = field(default_factory=list)
 
-    def class_under(self, policy: str) -> float:
-        if self.own_key is not None:
-            return self.own_key
-        if policy == "priority":
-            return self.priority
-        if policy == "sjf":
-            return self.queued_with
-        if policy == "edf":
-            return math.inf if self.deadline is None else self.deadline
-        return 0
+    def issue(self, handles: Iterator[int], order: int) -> None:
+        """Becomes a request of a scheduler, with its sequences."""
+        self.handle, self.order = next(handles), order
+        self.num_prompt_tokens = len(self.prompt)
+        self.is_forked = self.n == 1
+        self.members = [
+            NaiveSequence(self, index, next(handles), list(self.prompt), len(self.prompt))
+            for index in range(self.n)
+        ]
 
-    @property
-    def is_decode(self) -> bool:
-        return self.emitted >= 1 and len(self.known) - self.computed == 1
+    def alive(self) -> list[NaiveSequence]:
+        return [member for member in self.members if member.reason is None]
+
+    def leader(self) -> NaiveSequence:
+        """The sequence that stands for all; the last one where none is alive."""
+        return [*self.alive(), self.members[-1]][0]
 
 
 @dataclass(frozen=True)
@@ -111,13 +107,11 @@ def checked_request(
     if adapter != 0:
         extra_keys = [*extra_keys, (0, None, "adapter", adapter.to_bytes(8, "little"))]
     return NaiveRequest(
-        handle=0,
-        seq=0,
-        order=0,
         prompt=tokens,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_token_ids=stops,
+        n=n,
         arrival=arrival,
         identity=checked_identity(salt, extra_keys),
         use_cache=use_cache,
@@ -125,8 +119,6 @@ def checked_request(
         deadline=deadline,
         own_key=key,
         is_ready=ready,
-        queued_with=len(tokens),
-        known=list(tokens),
     )
 
 
@@ -143,12 +135,30 @@ def _check_prompt(limits: Limits, length: int) -> None:
 
 def _check_counts(**counts: int) -> None:
     for name, number in counts.items():
-        if not is_int(number) or not 0 <= number < 2**63:
-            raise RequestError(name, "is not within 0 … 2^63-1")
+        checked_count(name, number)
+
+
+def checked_count(name: str, number: Any) -> int:
+    if not is_int(number) or not 0 <= number < 2**63:
+        raise RequestError(name, "is not within 0 … 2^63-1")
+    return number
 
 
 def _check_n(limits: Limits, n: int) -> None:
+    if n < 1:
+        raise RequestError("n", "is less than 1")
     if n > limits.max_num_seqs:
         raise RequestError("n", "is more than max_num_seqs", limits.max_num_seqs)
-    if n != 1:
-        raise RequestError("n", "other than 1: later")
+    if n > 1 and limits.worst_case:
+        raise RequestError("n", "is more than 1, where the worst case is reserved")
+
+
+def check_extension(limits: Limits, num_known: int, tokens: Sequence[int], max_tokens: int) -> None:
+    """What `extend` refuses because of its length."""
+    length = num_known + len(tokens)
+    if length >= limits.max_model_len:
+        raise RequestError("tokens", "are too many")
+    if -(-length // limits.block_size) > limits.usable:
+        raise RequestError("tokens", "can never fit")
+    if limits.worst_blocks(length, max_tokens) > limits.usable:
+        raise RequestError("max_tokens", "never fits")

@@ -7,87 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from octavo import Reason
 from octavo.errors import RequestError, StaleHandleError, StateError, UnknownHandleError
+from support.naive_admission import NaiveDecision
 from support.naive_cache import pool_stats
+from support.naive_commit import NaiveCommits
 from support.naive_draw import draw
 from support.naive_identity import checked_identity, checked_tokens
 from support.naive_laws import check_pool
-from support.naive_plan import NaiveOutcome, NaivePlan, Placed
-from support.naive_pool import NaivePool
-from support.naive_request import Limits, NaiveRequest, checked_request
-from support.naive_step import NaiveStep
+from support.naive_plan import NaivePlan
+from support.naive_request import NaiveRequest, check_extension, checked_count, checked_request
+from support.naive_state import row_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COUNTERS = (
-    "steps",
-    "scheduled_tokens",
-    "preemptions",
-    "recomputed_tokens",
-    "finished",
-    "prefix_queries",
-    "prefix_hits",
-    "resumed_queries",
-    "resumed_hits",
-)
-
+    from support.naive_sequence import NaiveSequence
 
 # What `add_many` takes one for each prompt of.
 EACH = ("max_tokens", "min_tokens", "priority", "deadline", "arrival")
 
 
-class NaiveScheduler:
-    """Handles are 1, 2, 3 …, a request's and its sequence's in turn, and never given twice."""
-
-    def __init__(
-        self,
-        num_blocks: int,
-        *,
-        block_size: int = 16,
-        max_num_seqs: int = 256,
-        max_num_batched_tokens: int = 2_048,
-        max_model_len: int = 32_768,
-        batching: str = "chunked",
-        policy: str = "fcfs",
-        aging: float = 0.0,
-        max_partial_prefills: int = 4,
-        long_prefill_threshold: int = 0,
-        watermark: float = 0.01,
-        reserve: str = "on_demand",
-        victim: str = "latest",
-        prefix_caching: bool = True,
-    ) -> None:
-        self.pool = NaivePool(num_blocks, block_size)
-        self.block_size = block_size
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_model_len = max_model_len
-        self.batching = batching
-        self.policy = policy
-        self.aging = aging
-        self.victim = victim
-        self.max_partial_prefills = max_partial_prefills
-        self.long_prefill_threshold = long_prefill_threshold
-        self.watermark_blocks = math.floor(watermark * num_blocks)
-        self.prefix_caching = prefix_caching
-        self.limits = Limits(
-            block_size, num_blocks, max_num_seqs, max_model_len, reserve == "worst_case"
-        )
-        self.requests: list[NaiveRequest] = []  # in the order of add, until they are stale
-        self.running: list[NaiveRequest] = []
-        self.waiting: list[NaiveRequest] = []
-        self.not_ready: list[NaiveRequest] = []
-        self.padding: list[int] = []  # rows of finished members of the static batch that runs
-        self.unreported: list[NaiveRequest] = []  # ended, and no outcome said so
-        self.unapplied: list[NaiveRequest] = []  # ended, and still holding rows or places
-        self.unlisted: list[int] = []  # applied ends for the next plan's `ended`
-        self.merges: list[tuple[NaiveRequest, int]] = []
-        self.num_issued = 0
-        self.num_added = 0
-        self.now: float | None = None
-        self.out: tuple[NaivePlan, list[Placed]] | None = None
-        self.block_tables = self.current_tables()
-        self.counters = dict.fromkeys(COUNTERS, 0)
+class NaiveScheduler(NaiveCommits):
+    """Handles are 1, 2, 3 …, a request's before its sequences', and never given twice."""
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -112,29 +52,31 @@ class NaiveScheduler:
                 raise RequestError(_plural(error.argument, i), "is refused") from error
         return [self._take(request) for request in requests]
 
-    def set_ready(self, request: int) -> None:
-        waits = self._find(request, kinds=(1,))
-        if waits.reason is None and not waits.is_ready:
-            waits.is_ready = True
-            self.not_ready.remove(waits)
-            self.waiting.append(waits)
-
     def _take(self, request: NaiveRequest) -> int:
         if request.arrival is None:
             request.arrival = self.now
-        request.handle, request.seq = self.num_issued + 1, self.num_issued + 2
-        self.num_issued += 2
-        request.order = self.num_added
+        request.issue(self.handles, self.num_added)
         self.num_added += 1
         self.requests.append(request)
-        (self.waiting if request.is_ready else self.not_ready).append(request)
+        queue = self.waiting if request.is_ready else self.not_ready
+        queue.append(request.leader())
+        self.kinds[request.handle] = "request"
+        self.kinds |= dict.fromkeys((member.handle for member in request.members), "sequence")
         return request.handle
 
+    def set_ready(self, request: int) -> None:
+        family = self._request(request)
+        leader = family.leader()
+        if leader.reason is None and not family.is_ready:
+            family.is_ready = True
+            self.not_ready.remove(leader)
+            self.waiting.append(leader)
+
     def sequences(self, request: int) -> list[int]:
-        return [self._find(request, kinds=(1,)).seq]
+        return [member.handle for member in self._request(request).members]
 
     def tokens(self, seq: int) -> list[int]:
-        return list(self._find(seq, kinds=(0,)).known)
+        return list(self._sequence(seq).known)
 
     def abort(self, handle: int) -> None:
         self._end_from_outside(handle, Reason.ABORTED)
@@ -143,26 +85,62 @@ class NaiveScheduler:
         self._end_from_outside(handle, Reason.FINISHED)
 
     def _end_from_outside(self, handle: int, reason: Reason) -> None:
-        request = self._find(handle, kinds=(0, 1))
-        if request.reason is None:
-            self.end(request, reason)
+        whole = self.kinds.get(handle) == "request"
+        members = self._request(handle).members if whole else [self._sequence(handle)]
+        for member in members:
+            if member.reason is not None:
+                continue
+            alive = member.family.alive()
+            if not member.family.is_forked and alive[0] is member and len(alive) > 1:
+                self.hand_over(member, alive[1])
+            self.end(member, reason)
 
-    def end(self, request: NaiveRequest, reason: Reason, *, applied: bool = False) -> None:
-        request.reason = reason
-        self.unreported.append(request)
-        self.counters["finished"] += 1
-        if applied:
-            self.unlisted.append(request.seq)
-        else:
-            self.unapplied.append(request)
+    def extend(self, request: int, tokens: Sequence[int], *, max_tokens: int) -> None:
+        family = self._request(request)
+        if family.n > 1:
+            raise RequestError("request", "has more than one sequence")
+        added = checked_tokens("tokens", tokens)
+        if not added:
+            raise RequestError("tokens", "is empty")
+        checked_count("max_tokens", max_tokens)
+        (sequence,) = family.members
+        if sequence not in self.unapplied:
+            raise StateError("the sequence has not ended, or its blocks are released")
+        if self.names(sequence):
+            raise StateError("a plan that is out names the sequence")
+        check_extension(self.limits, len(sequence.known), added, max_tokens)
+        sequence.known += added
+        sequence.reason, sequence.is_reported, sequence.emitted = None, False, 0
+        family.num_prompt_tokens = len(sequence.known)
+        family.max_tokens, family.min_tokens = max_tokens, 0
+        self.unapplied.remove(sequence)
+        if sequence.row is not None:
+            sequence.scheduled = sequence.computed
+            return
+        for queue in (self.waiting, self.not_ready):
+            if sequence in queue:
+                queue.remove(sequence)
+        family.is_ready = True
+        sequence.queued_with = len(sequence.known)
+        self.waiting.append(sequence)
 
-    def _find(self, handle: int, kinds: tuple[int, ...]) -> NaiveRequest:
-        if not 1 <= handle <= self.num_issued or handle % 2 not in kinds:
-            raise UnknownHandleError(handle)
+    def _request(self, handle: int) -> NaiveRequest:
+        self._check_kind(handle, "request")
         for request in self.requests:
-            if handle in (request.handle, request.seq):
+            if request.handle == handle:
                 return request
         raise StaleHandleError(handle)
+
+    def _sequence(self, handle: int) -> NaiveSequence:
+        self._check_kind(handle, "sequence")
+        for member in [member for request in self.requests for member in request.members]:
+            if member.handle == handle and not member.is_forgotten:
+                return member
+        raise StaleHandleError(handle)
+
+    def _check_kind(self, handle: int, kind: str) -> None:
+        if self.kinds.get(handle) != kind:
+            raise UnknownHandleError(handle)
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -172,153 +150,87 @@ class NaiveScheduler:
         if self.now is not None and now < self.now:
             raise RequestError("now", "goes back", self.now, self.now - now)
         self.now = now
-        if self.out is not None:
+        if len(self.out) == self.inflight_steps:
             return None
-        self.requests = [request for request in self.requests if not request.is_reported]
+        self._forget_reported()
         for request in self.requests:
             if request.arrival is None:
                 request.arrival = now
-        self._apply_ends()
-        step = NaiveStep(self)
-        step.decide()
-        plan = self._fill(step) if step.is_worth_a_plan() else None
-        self.block_tables = self.current_tables()
-        if plan is not None:
-            self.out = plan, step.placed
-            self.counters["steps"] += 1
-        return plan
+        self.pins.pass_step()
+        self.apply_ends()
+        decision = NaiveDecision(self)
+        decision.decide()
+        if decision.is_worth_a_plan():
+            plan = self._fill(decision)
+            self.block_tables = self.current_tables()
+            return plan
+        running = [row_of(sequence) for sequence in self.running]
+        for row in range(self.max_num_seqs):
+            if row not in running:
+                self.block_tables[row] = [0] * len(self.block_tables[row])
+        return None
 
-    def _apply_ends(self) -> None:
-        for request in self.unapplied:
-            if request.row is None:
-                (self.waiting if request.is_ready else self.not_ready).remove(request)
-            else:
-                if self.batching == "static":
-                    self.padding.append(request.row)
-                self.leave_row(request)
-            self.unlisted.append(request.seq)
-        self.unapplied = []
-        if not self.running:
-            self.padding = []
+    def _forget_reported(self) -> None:
+        for member in [member for request in self.requests for member in request.members]:
+            member.is_forgotten = member.is_reported
+        self.requests = [
+            request
+            for request in self.requests
+            if not all(member.is_forgotten for member in request.members)
+        ]
 
-    def order_of(self, request: NaiveRequest) -> tuple[float, float, int]:
-        assert request.arrival is not None
-        own = request.class_under(self.policy)
-        key = own if math.isinf(own) else own + self.aging * request.arrival
-        return key, request.arrival, request.order
-
-    def class_of(self, request: NaiveRequest) -> float:
-        return request.class_under(self.policy)
-
-    def blocks_for_all_of(self, request: NaiveRequest) -> int:
-        """The blocks that an admission finds for all that the request knows, or may know."""
-        worst = self.limits.worst_blocks(len(request.prompt), request.max_tokens)
-        return max(-(-len(request.known) // self.block_size), worst)
-
-    def leave_row(self, request: NaiveRequest) -> None:
-        self.pool.release_table(request.table)
-        request.table = []
-        request.row = None
-        self.running.remove(request)
-
-    def _fill(self, step: NaiveStep) -> NaivePlan:
+    def _fill(self, decision: NaiveDecision) -> NaivePlan:
         plan = NaivePlan(self.counters["steps"])
-        plan.num_padded = len(self.padding) if any(p.is_decode for p in step.placed) else 0
-        for placed in step.placed:
-            plan.append(placed, self.block_size)
-        plan.table_changes = self._table_changes(step)
-        plan.admitted = [request.seq for request in step.admitted]
-        plan.resumed = [request.seq for request in step.resumed]
-        plan.preempted = [request.seq for request in step.preempted]
-        plan.ended, self.unlisted = self.unlisted, []
+        self.counters["steps"] += 1
+        any_decodes = any(placed.is_decode for placed in decision.placed)
+        plan.num_padded = len(self.padding) if any_decodes else 0
+        for placed in decision.placed:
+            plan.append(placed, self.last_sample(placed.sequence), self.block_size)
+            placed.sequence.scheduled = placed.past
+        plan.table_changes = self._table_changes(decision)
+        admitted = [sequence.handle for sequence in decision.admitted]
+        plan.admitted = list(dict.fromkeys(self.arrivals + admitted))
+        plan.resumed = [sequence.handle for sequence in decision.resumed]
+        plan.preempted = self.withdrawals + [victim.handle for victim in decision.preempted]
+        plan.ended = self.unlisted
+        self.arrivals, self.withdrawals, self.unlisted = [], [], []
+        plan.step = self.pool.begin_step()
+        copies = self.pool.hand_out_copies(plan.step)
+        plan.copies = [[copy.source, copy.target, copy.num_tokens] for copy in copies]
+        self.out.append(plan)
         return plan
 
-    def _table_changes(self, step: NaiveStep) -> list[list[int]]:
-        changes: list[list[int]] = []
-        for placed in step.placed:
-            request = placed.request
-            since = 0 if placed.newly_given else step.length_before[request.seq]
-            changes += [
-                [0, _row(request), index, request.table[index]]
-                for index in range(since, len(request.table))
-            ]
-        newly_given = [placed.request for placed in step.placed if placed.newly_given]
-        merges, self.merges = self.merges, []
-        for position, (request, index) in enumerate(merges):
-            is_last = (request, index) not in merges[position + 1 :]
-            if is_last and request in self.running and request not in newly_given:
-                changes.append([0, _row(request), index, request.table[index]])
-        return changes
-
-    # --- commits -----------------------------------------------------------------------------
-
-    def commit(
-        self, plan: NaivePlan, tokens: Sequence[int], counts: Sequence[int] | None = None
-    ) -> NaiveOutcome:
-        if self.out is None or self.out[0] is not plan:
-            raise StateError("this plan is not out")
-        num_samples = len(plan.sample_seqs)
-        if len(tokens) != num_samples:
-            raise RequestError("tokens", f"has {len(tokens)} tokens for {num_samples} samples")
-        sampled = checked_tokens("tokens", tokens)
-        if counts is not None and list(counts) != [1] * num_samples:
-            raise RequestError("counts", "is not all 1")
-        placed, self.out = self.out[1], None
-        outcome = NaiveOutcome()
-        for row in placed:
-            # What a row samples is decided before its tokens count as computed.
-            token = sampled.pop(0) if row.samples else None
-            self._compute(row)
-            if row.request.reason is None:
-                self._accept(row.request, token, outcome)
-        outcome.finished = [request.seq for request in self.unreported]
-        outcome.reasons = [Reason(request.reason or 0) for request in self.unreported]
-        for request in self.unreported:
-            request.is_reported = True
-        self.unreported = []
-        return outcome
-
-    def _compute(self, row: Placed) -> None:
-        request = row.request
-        start, past = request.computed, request.computed + row.num_tokens
-        request.computed = past
-        self.counters["scheduled_tokens"] += row.num_tokens
-        recomputed = min(request.high_water, past) - start
-        self.counters["recomputed_tokens"] += max(0, recomputed)
-        request.high_water = max(request.high_water, past)
-        if not self.caches(request):
-            return
-        for index in range(start // self.block_size, past // self.block_size):
-            history = request.identity.history(request.known, index + 1, self.block_size)
-            own = request.table[index]
-            request.table[index] = self.pool.publish(own, history)
-            if request.table[index] != own:
-                self.merges.append((request, index))
-
-    def _accept(self, request: NaiveRequest, token: int | None, outcome: NaiveOutcome) -> None:
-        if token is None:
-            if request.max_tokens == 0 and request.computed == len(request.known):
-                self.end(request, Reason.LENGTH)
-            return
-        request.known.append(token)
-        request.emitted += 1
-        outcome.seqs.append(request.seq)
-        outcome.tokens.append(token)
-        outcome.indptr.append(len(outcome.tokens))
-        if token in request.stop_token_ids and request.emitted >= request.min_tokens:
-            self.end(request, Reason.STOP)
-        elif request.emitted == request.max_tokens or len(request.known) == self.max_model_len:
-            self.end(request, Reason.LENGTH)
+    def _table_changes(self, decision: NaiveDecision) -> list[list[int]]:
+        placed = [placed.sequence for placed in decision.placed]
+        others = [one for one in self.in_order() if one not in placed and one.num_told == 0]
+        replaced = self.merges + decision.copied
+        self.merges = []
+        replaced = [
+            (sequence, index)
+            for place, (sequence, index) in enumerate(replaced)
+            if sequence in self.running
+            and index < sequence.num_told
+            and (sequence, index) not in replaced[place + 1 :]
+        ]
+        changes = [
+            (sequence, index)
+            for sequence in placed + others
+            for index in range(sequence.num_told, len(sequence.table))
+        ]
+        for sequence in placed + others:
+            sequence.num_told = len(sequence.table)
+        return [
+            [0, row_of(sequence), index, sequence.table[index]]
+            for sequence, index in changes + replaced
+        ]
 
     # --- the whole ---------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        some_alive = any(request.reason is None for request in self.requests)
-        return some_alive or self.out is not None or bool(self.unreported)
-
-    def caches(self, request: NaiveRequest) -> bool:
-        return self.prefix_caching and request.use_cache
+        return bool(
+            self.out or self.unreported or any(request.alive() for request in self.requests)
+        )
 
     def match(
         self, tokens: Sequence[int], *, salt: bytes = b"", extra_keys: Sequence[Any] = ()
@@ -330,54 +242,58 @@ class NaiveScheduler:
         limit = (len(prompt) - 1) // self.block_size
         return len(self.pool.longest_hit(identity, prompt, limit)) * self.block_size
 
+    def pin(self, tokens: Sequence[int], **options: Any) -> int:
+        return self.pins.pin(tokens, **options)
+
+    def unpin(self, pin: int) -> None:
+        self.pins.unpin(pin)
+
     def clear(self) -> bool:
-        return self.out is None and self.pool.clear()
+        return self.pool.clear()
+
+    def new_epoch(self) -> None:
+        self.epoch += 1
+        self.pool.new_epoch()
 
     def stats(self) -> dict[str, int]:
         waiting = self.waiting + self.not_ready
-        unended = [request for request in waiting if request.reason is None]
         return (
             pool_stats(self.pool)
             | self.counters
             | {
-                "waiting": len(unended),
-                "running": sum(request.reason is None for request in self.running),
+                "waiting": sum(sequence.reason is None for sequence in waiting),
+                "running": sum(sequence.reason is None for sequence in self.running),
                 "requests": len(self.requests),
-                "plans_out": int(self.out is not None),
+                "plans_out": len(self.out),
             }
         )
 
     def draw(self) -> str:
-        rows = sorted(self.running, key=_row)
-        return draw(self.pool, [(request.computed, request.table) for request in rows])
-
-    def current_tables(self) -> list[list[int]]:
-        width = -(-self.max_model_len // self.block_size)
-        tables = [[0] * width for _ in range(self.max_num_seqs)]
-        for request in self.running:
-            tables[_row(request)][: len(request.table)] = request.table
-        return tables
+        rows = sorted(self.running, key=row_of)
+        return draw(self.pool, [(sequence.computed, sequence.table) for sequence in rows])
 
     def audit(self) -> None:
-        check_pool(self.pool, [request.table for request in self.running])
-        rows = [request.row for request in self.running] + self.padding
+        check_pool(self.pool, self.running, self.pins.blocks())
+        rows = self.rows_in_use()
         assert len(set(rows)) == len(rows) <= self.max_num_seqs
-        for request in self.requests:
-            assert len(request.known) <= self.max_model_len, "L10"
-            if request.row is None:
-                assert not request.table
-                assert request not in self.running
+        for sequence in self.living():
+            assert len(sequence.known) <= self.max_model_len, "L10"
+            if sequence in self.running:
+                assert sequence.row is not None
+                num_slots = len(sequence.table) * self.block_size
+                assert sequence.computed <= sequence.scheduled <= num_slots
+                assert sequence not in self.waiting
             else:
-                assert request.computed <= len(request.table) * self.block_size
-                assert request not in self.waiting
+                assert not sequence.table
+                assert not sequence.twins
+
+    def living(self) -> list[NaiveSequence]:
+        """Every sequence whose handle is not stale."""
+        members = [member for request in self.requests for member in request.members]
+        return [member for member in members if not member.is_forgotten]
 
 
 def _plural(argument: str, i: int) -> str:
     if argument in ("n", "tenant", "adapter", "stop_token_ids") or "extra_keys" in argument:
         return argument
     return f"{'prompts' if argument == 'prompt' else argument}[{i}]"
-
-
-def _row(request: NaiveRequest) -> int:
-    assert request.row is not None
-    return request.row

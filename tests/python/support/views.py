@@ -76,10 +76,14 @@ def stats_view(stats: Any, names: tuple[str, ...]) -> dict[str, int]:
 
 def plan_view(plan: Any, name_of: Callable[[int], Any]) -> dict[str, Any]:
     """A plan's numbers and arrays, its handles replaced by names that both sides share."""
-    view = {name: as_list(getattr(plan, name)) for name in (*PLAN_ARRAYS, *PLAN_CSR)}
+    view = {name: as_list(getattr(plan, name)) for name in PLAN_ARRAYS}
     for name in PLAN_HANDLES:
         view[name] = [name_of(handle) for handle in view[name]]
     return view | {name: getattr(plan, name) for name in PLAN_NUMBERS}
+
+
+def csr_view(plan: Any) -> dict[str, Any]:
+    return {name: as_list(getattr(plan, name)) for name in PLAN_CSR}
 
 
 def outcome_view(outcome: Any, name_of: Callable[[int], Any]) -> dict[str, list[Any]]:

@@ -268,7 +268,7 @@ fn test_stale_and_unknown_handles_are_told_apart() {
         refused(|state| state.sched.abort(state.gone.0)),
         refused(|state| state.sched.abort(state.gone.1)),
         refused(|state| state.sched.finish(state.gone.0)),
-        refused(|state| state.sched.tokens(state.gone.1).map(<[_]>::to_vec)),
+        refused(|state| state.sched.tokens(state.gone.1)),
         refused(|state| state.sched.sequences(state.gone.0).map(<[_]>::to_vec)),
     ];
     for error in stale {
@@ -279,7 +279,7 @@ fn test_stale_and_unknown_handles_are_told_apart() {
     let unknown = [
         refused(|state| state.sched.abort(request)),
         refused(|state| state.sched.finish(sequence)),
-        refused(|state| state.sched.tokens(sequence).map(<[_]>::to_vec)),
+        refused(|state| state.sched.tokens(sequence)),
         refused(|state| state.sched.sequences(request).map(<[_]>::to_vec)),
     ];
     for error in unknown {

@@ -1,7 +1,6 @@
 //! The allocator, naively: sequences over a pool, copies before writes, steps in flight.
 
-use std::collections::BTreeMap;
-
+use super::memory::{Memory, Tail};
 use super::names::{Identity, name_of};
 use super::picture::{self, Shown};
 use super::pool::Pool;
@@ -25,27 +24,9 @@ pub enum Room {
 
 #[derive(Clone, Debug)]
 pub struct Sequence {
-    pub table: Vec<i32>,
     pub tokens: Vec<i32>,
     pub reserved: usize,
     pub identity: Identity,
-    pub epoch: usize,
-}
-
-#[derive(Clone, Debug)]
-struct Pin {
-    blocks: Vec<i32>,
-    /// How many more steps begin before the one that releases it.
-    expires: Option<usize>,
-}
-
-#[derive(Clone, Debug)]
-struct Copy {
-    src: i32,
-    dst: i32,
-    num_tokens: usize,
-    step: Option<u64>,
-    is_taken: bool,
 }
 
 /// FlashInfer's three arrays.
@@ -58,39 +39,43 @@ pub struct Csr {
 
 #[derive(Clone, Debug)]
 pub struct CacheModel {
-    pub pool: Pool,
+    pub memory: Memory,
     pub prefix_caching: bool,
     /// Live sequences; a closed one leaves `None` behind, so that numbers are never reused.
     sequences: Vec<Option<Sequence>>,
-    copies: Vec<Copy>,
-    /// A pin that is gone leaves `None` behind.
-    pins: Vec<Option<Pin>>,
-    epoch: usize,
     pub prefix_queries: usize,
     pub prefix_hits: usize,
-    pub num_copies: usize,
 }
 
 /// A plan for a reservation: what `reserve` would do.
 struct Wanted {
     new_blocks: usize,
-    copied_tail: Option<usize>,
-    unpublished_tail: Option<i32>,
+    tail: Tail,
+}
+
+impl Wanted {
+    fn num_blocks(&self) -> usize {
+        self.new_blocks + usize::from(self.tail == Tail::Copied)
+    }
 }
 
 impl CacheModel {
-    pub fn new(num_blocks: usize, block_size: usize, prefix_caching: bool) -> Self {
+    pub fn new(pool: Pool, prefix_caching: bool, dedupe: bool) -> Self {
         Self {
-            pool: Pool::new(num_blocks, block_size),
+            memory: Memory::new(pool, dedupe),
             prefix_caching,
             sequences: Vec::new(),
-            copies: Vec::new(),
-            pins: Vec::new(),
-            epoch: 0,
             prefix_queries: 0,
             prefix_hits: 0,
-            num_copies: 0,
         }
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.memory.pool
+    }
+
+    fn block_size(&self) -> usize {
+        self.memory.pool.block_size
     }
 
     pub fn sequence(&self, seq: usize) -> Result<&Sequence, Fault> {
@@ -111,23 +96,20 @@ impl CacheModel {
 
     pub fn open(&mut self, tokens: &[i32], identity: &Identity) -> Result<usize, Fault> {
         check_tokens(tokens)?;
-        let hit = if self.prefix_caching { self.pool.hit(identity, tokens) } else { Vec::new() };
-        for &block in &hit {
-            self.pool.retain(block);
-        }
-        let computed = hit.len() * self.pool.block_size;
+        let hit = if self.prefix_caching { self.pool().hit(identity, tokens) } else { Vec::new() };
+        let computed = hit.len() * self.block_size();
         if self.prefix_caching {
             self.prefix_queries += tokens.len();
             self.prefix_hits += computed;
         }
+        let seq = self.sequences.len();
+        self.memory.open(seq, &hit);
         self.sequences.push(Some(Sequence {
-            table: hit,
             tokens: tokens[..computed].to_vec(),
             reserved: computed,
             identity: identity.clone(),
-            epoch: self.epoch,
         }));
-        Ok(self.sequences.len() - 1)
+        Ok(seq)
     }
 
     pub fn match_prefix(&self, tokens: &[i32], identity: &Identity) -> Result<usize, Fault> {
@@ -135,28 +117,20 @@ impl CacheModel {
         if !self.prefix_caching {
             return Ok(0);
         }
-        Ok(self.pool.hit(identity, tokens).len() * self.pool.block_size)
+        Ok(self.pool().hit(identity, tokens).len() * self.block_size())
     }
 
     pub fn reserve(&mut self, seq: usize, num_tokens: usize) -> Result<Room, Fault> {
         let Some(wanted) = self.wanted(seq, num_tokens)? else {
             return Ok(Room::Granted);
         };
-        let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
-        let available = self.pool.available();
+        let (needed, available) = (wanted.num_blocks(), self.pool().available());
         if needed > available {
             return Ok(Room::Short { needed, available });
         }
-        if let Some(block) = wanted.unpublished_tail {
-            self.pool.unpublish(block);
-        }
-        if let Some(index) = wanted.copied_tail {
-            self.copy_tail(seq, index);
-        }
-        for _ in 0..wanted.new_blocks {
-            let block = self.allocate();
-            self.live(seq).table.push(block);
-        }
+        let computed = self.live(seq).tokens.len();
+        self.memory.own_tail(seq, computed);
+        self.memory.grow(seq, num_tokens.div_ceil(self.block_size()));
         self.live(seq).reserved = num_tokens;
         Ok(Room::Granted)
     }
@@ -165,10 +139,7 @@ impl CacheModel {
         self.sequence(seq)?;
         Ok(match self.wanted(seq, num_tokens) {
             Ok(None) => true,
-            Ok(Some(wanted)) => {
-                let needed = wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
-                needed <= self.pool.available()
-            }
+            Ok(Some(wanted)) => wanted.num_blocks() <= self.pool().available(),
             Err(_) => false,
         })
     }
@@ -178,87 +149,18 @@ impl CacheModel {
         if num_tokens <= sequence.reserved {
             return Ok(None);
         }
-        let mut wanted = Wanted {
-            new_blocks: num_tokens.div_ceil(self.pool.block_size) - sequence.table.len(),
-            copied_tail: None,
-            unpublished_tail: None,
+        let computed = sequence.tokens.len();
+        let wanted = Wanted {
+            new_blocks: num_tokens.div_ceil(self.block_size()) - self.memory.blocks(seq).len(),
+            tail: self.memory.tail(seq, computed),
         };
-        let in_tail = sequence.tokens.len() % self.pool.block_size;
-        if in_tail > 0 {
-            let index = sequence.tokens.len() / self.pool.block_size;
-            let block = sequence.table[index];
-            if !self.pool.is_findable(block) {
-                if !self.is_sole_writer(block, in_tail) {
-                    wanted.copied_tail = Some(index);
-                }
-            } else if self.pool.count(block) == 1 && !self.pool.has_findable_child(block) {
-                wanted.unpublished_tail = Some(block);
-            } else {
-                wanted.copied_tail = Some(index);
-            }
-            let pending = self.untaken_into(block);
-            if wanted.copied_tail.is_some() && pending.is_some_and(|copy| copy.num_tokens < in_tail) {
+        if wanted.tail == Tail::Copied {
+            let tail = self.memory.blocks(seq)[computed / self.block_size()];
+            if self.memory.owed_to(tail).is_some_and(|owed| owed < computed % self.block_size()) {
                 return Err(Fault::State);
             }
         }
         Ok(Some(wanted))
-    }
-
-    /// Whether a write at `offset` and later is seen by one table alone and by no copy.
-    fn is_sole_writer(&self, block: i32, offset: usize) -> bool {
-        let entries = self.sequences.iter().flatten().flat_map(|sequence| &sequence.table);
-        let is_pinned = self.pins.iter().flatten().any(|pin| pin.blocks.contains(&block));
-        !is_pinned
-            && entries.filter(|&&entry| entry == block).count() == 1
-            && self.copies.iter().filter(|copy| copy.src == block).all(|copy| copy.num_tokens <= offset)
-    }
-
-    fn untaken_into(&self, block: i32) -> Option<&Copy> {
-        self.copies.iter().find(|copy| !copy.is_taken && copy.dst == block)
-    }
-
-    fn copy_tail(&mut self, seq: usize, index: usize) {
-        let sequence = self.live(seq);
-        let old = sequence.table[index];
-        let num_tokens = sequence.tokens.len() % self.pool.block_size;
-        let src = self.untaken_into(old).map_or(old, |copy| copy.src);
-        let dst = self.allocate();
-        self.pool.retain(src);
-        let step = self.pool.open_steps.last().copied();
-        self.copies.push(Copy { src, dst, num_tokens, step, is_taken: false });
-        self.num_copies += 1;
-        self.live(seq).table[index] = dst;
-        self.release(old);
-    }
-
-    /// Gives one block out. A copy that was not taken, and whose cached target this evicts, is dropped.
-    fn allocate(&mut self) -> i32 {
-        let (block, was_evicted) = self.pool.allocate();
-        let owed = self.copies.iter().position(|copy| was_evicted && !copy.is_taken && copy.dst == block);
-        if let Some(at) = owed {
-            let copy = self.copies.remove(at);
-            self.pool.release_source_of_evicted(copy.src);
-        }
-        block
-    }
-
-    /// Lets one count go; a copy that was not taken and whose target is lost is dropped.
-    fn release(&mut self, block: i32) {
-        if !self.pool.release(block) {
-            return;
-        }
-        if let Some(at) = self.copies.iter().position(|copy| !copy.is_taken && copy.dst == block) {
-            let copy = self.copies.remove(at);
-            self.release(copy.src);
-        }
-    }
-
-    /// Lets the blocks of a table go from index `keep` on, the last one first.
-    fn release_tail(&mut self, seq: usize, keep: usize) {
-        while self.live(seq).table.len() > keep {
-            let block = self.live(seq).table.pop().expect("longer than `keep`");
-            self.release(block);
-        }
     }
 
     pub fn advance(&mut self, seq: usize, tokens: &[i32]) -> Result<(), Fault> {
@@ -267,21 +169,14 @@ impl CacheModel {
         if sequence.tokens.len() + tokens.len() > sequence.reserved {
             return Err(Fault::State);
         }
-        let block_size = self.pool.block_size;
+        let block_size = self.block_size();
         let first = sequence.tokens.len() / block_size;
         self.live(seq).tokens.extend_from_slice(tokens);
         let last = self.live(seq).tokens.len() / block_size;
-        if !self.prefix_caching || self.live(seq).epoch != self.epoch {
-            return Ok(());
-        }
-        for index in first..last {
+        for index in first..if self.prefix_caching { last } else { first } {
             let sequence = self.live(seq);
-            let own = sequence.table[index];
             let name = name_of(&sequence.identity, &sequence.tokens, index, block_size);
-            if let Some(canonical) = self.pool.publish_or_merge(own, name) {
-                self.live(seq).table[index] = canonical;
-                self.release(own);
-            }
+            self.memory.publish(seq, index, name);
         }
         Ok(())
     }
@@ -290,7 +185,8 @@ impl CacheModel {
         if num_tokens > self.sequence(seq)?.tokens.len() {
             return Err(Fault::State);
         }
-        self.release_tail(seq, num_tokens.div_ceil(self.pool.block_size));
+        self.memory.release_tail(seq, num_tokens.div_ceil(self.block_size()));
+        self.memory.release_twins(seq, num_tokens / self.block_size());
         let sequence = self.live(seq);
         sequence.tokens.truncate(num_tokens);
         sequence.reserved = num_tokens;
@@ -299,19 +195,17 @@ impl CacheModel {
 
     pub fn fork(&mut self, seq: usize) -> Result<usize, Fault> {
         let computed = self.sequence(seq)?.tokens.len();
-        self.release_tail(seq, computed.div_ceil(self.pool.block_size));
+        self.memory.release_tail(seq, computed.div_ceil(self.block_size()));
         self.live(seq).reserved = computed;
         let child = self.live(seq).clone();
-        for &block in &child.table {
-            self.pool.retain(block);
-        }
+        self.memory.share(seq, self.sequences.len());
         self.sequences.push(Some(child));
         Ok(self.sequences.len() - 1)
     }
 
     pub fn close(&mut self, seq: usize) -> Result<(), Fault> {
         self.sequence(seq)?;
-        self.release_tail(seq, 0);
+        self.memory.close(seq);
         self.sequences[seq] = None;
         Ok(())
     }
@@ -329,10 +223,10 @@ impl CacheModel {
             if len > sequence.reserved {
                 return Err(Fault::State);
             }
-            let blocks = len.div_ceil(self.pool.block_size);
-            csr.indices.extend_from_slice(&sequence.table[..blocks]);
+            let blocks = len.div_ceil(self.block_size());
+            csr.indices.extend_from_slice(&self.memory.blocks(seq)[..blocks]);
             csr.indptr.push(csr.indices.len() as i32);
-            let before = blocks.saturating_sub(1) * self.pool.block_size;
+            let before = blocks.saturating_sub(1) * self.block_size();
             csr.last_page_len.push((len - before) as i32);
         }
         Ok(csr)
@@ -352,38 +246,11 @@ impl CacheModel {
                 return Err(Fault::State);
             }
             slots.extend((start..start + len).map(|position| {
-                let block = sequence.table[position / self.pool.block_size];
-                slot(block, position, self.pool.block_size)
+                let block = self.memory.blocks(seq)[position / self.block_size()];
+                slot(block, position, self.block_size())
             }));
         }
         Ok(slots)
-    }
-
-    pub fn take_ops(&mut self) -> Vec<[i32; 3]> {
-        let mut taken = Vec::new();
-        let mut done = Vec::new();
-        let newest = self.pool.open_steps.last().copied();
-        for copy in &mut self.copies {
-            if copy.is_taken {
-                continue;
-            }
-            copy.is_taken = true;
-            taken.push([copy.src, copy.dst, copy.num_tokens as i32]);
-            let is_open = copy.step.is_some_and(|step| self.pool.open_steps.contains(&step));
-            if !is_open {
-                copy.step = newest;
-            }
-            if copy.step.is_none() {
-                done.push(copy.src);
-            } else {
-                self.pool.renew_ancestors(copy.src);
-            }
-        }
-        self.copies.retain(|copy| !copy.is_taken || copy.step.is_some());
-        for src in done {
-            self.release(src);
-        }
-        taken
     }
 
     pub fn open_many(&mut self, prompts: &[Vec<i32>], identity: &Identity) -> Result<Vec<usize>, Fault> {
@@ -398,15 +265,15 @@ impl CacheModel {
             return Err(Fault::Request);
         }
         let mut trial = self.clone();
-        trial.pool.num_blocks += 1_000;
+        trial.memory.pool.num_blocks += 1_000;
         let mut needed = 0;
         for (&seq, &len) in seqs.iter().zip(lens) {
             if let Some(wanted) = trial.wanted(seq, len)? {
-                needed += wanted.new_blocks + usize::from(wanted.copied_tail.is_some());
+                needed += wanted.num_blocks();
             }
             assert_eq!(trial.reserve(seq, len), Ok(Room::Granted));
         }
-        let available = self.pool.available();
+        let available = self.pool().available();
         if needed > available {
             return Ok(Room::Short { needed, available });
         }
@@ -444,60 +311,31 @@ impl CacheModel {
         if expires == Some(0) {
             return Err(Fault::Request);
         }
-        let limit = if self.prefix_caching { tokens.len() / self.pool.block_size } else { 0 };
-        let blocks = self.pool.hit_up_to(identity, tokens, limit);
-        for &block in &blocks {
-            self.pool.retain(block);
-        }
-        self.pins.push(Some(Pin { blocks, expires }));
-        Ok(self.pins.len() - 1)
+        Ok(self.memory.pin(identity, tokens, expires))
     }
 
     pub fn unpin(&mut self, pin: usize) -> Result<(), Fault> {
-        let pin = self.pins.get_mut(pin).ok_or(Fault::Unknown)?.take().ok_or(Fault::Stale)?;
-        for block in pin.blocks.into_iter().rev() {
-            self.release(block);
+        if pin >= self.memory.num_pins_given() {
+            return Err(Fault::Unknown);
         }
-        Ok(())
-    }
-
-    pub fn new_epoch(&mut self) {
-        self.epoch += 1;
-        for block in self.pool.new_epoch() {
-            if let Some(at) = self.copies.iter().position(|copy| !copy.is_taken && copy.dst == block) {
-                let copy = self.copies.remove(at);
-                self.release(copy.src);
-            }
-        }
+        if self.memory.unpin(pin) { Ok(()) } else { Err(Fault::Stale) }
     }
 
     pub fn begin_step(&mut self) -> u64 {
-        for pin in 0..self.pins.len() {
-            let Some(Pin { expires: Some(steps), .. }) = &mut self.pins[pin] else { continue };
-            *steps -= 1;
-            if *steps == 0 {
-                self.unpin(pin).expect("it was there");
-            }
-        }
-        self.pool.begin_step()
+        self.memory.expire_pins();
+        self.memory.pool.begin_step()
     }
 
     pub fn end_step(&mut self, step: u64) -> Result<(), Fault> {
-        if self.pool.open_steps.first() != Some(&step) {
+        if self.pool().open_steps.first() != Some(&step) {
             return Err(Fault::State);
         }
-        self.pool.end_step(step);
-        let (ended, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.copies).into_iter().partition(|copy| copy.is_taken && copy.step == Some(step));
-        self.copies = kept;
-        for copy in ended {
-            self.release(copy.src);
-        }
+        self.memory.end_step(step);
         Ok(())
     }
 
     pub fn clear(&mut self) -> bool {
-        self.pool.clear()
+        self.memory.pool.clear()
     }
 
     /// The picture; `order` lists the live sequences as they are lettered.
@@ -506,35 +344,21 @@ impl CacheModel {
             .iter()
             .map(|&seq| {
                 let sequence = self.sequence(seq).expect("live");
-                Shown { table: sequence.table.clone(), num_tokens: sequence.tokens.len() }
+                Shown { table: self.memory.blocks(seq).to_vec(), num_tokens: sequence.tokens.len() }
             })
             .collect();
-        picture::draw(&self.pool, &shown)
+        picture::draw(self.pool(), &shown)
     }
 
     /// The model's own laws.
     pub fn check(&self) {
-        let mut uses: BTreeMap<i32, usize> = BTreeMap::new();
-        for sequence in self.sequences.iter().flatten() {
-            assert_eq!(sequence.table.len(), sequence.reserved.div_ceil(self.pool.block_size));
+        self.memory.check();
+        for (seq, sequence) in self.sequences.iter().enumerate() {
+            let Some(sequence) = sequence else { continue };
+            assert_eq!(self.memory.blocks(seq).len(), sequence.reserved.div_ceil(self.block_size()));
             assert!(sequence.tokens.len() <= sequence.reserved);
-            for &block in &sequence.table {
-                *uses.entry(block).or_insert(0) += 1;
-            }
-        }
-        for block in self.pins.iter().flatten().flat_map(|pin| &pin.blocks) {
-            *uses.entry(*block).or_insert(0) += 1;
-        }
-        for copy in &self.copies {
-            *uses.entry(copy.src).or_insert(0) += 1;
-        }
-        self.pool.check(&uses);
-        for sequence in self.sequences.iter().flatten() {
-            let in_tail = sequence.tokens.len() % self.pool.block_size;
-            if sequence.reserved > sequence.tokens.len() && in_tail > 0 {
-                let tail = sequence.table[sequence.tokens.len() / self.pool.block_size];
-                assert!(!self.pool.is_findable(tail), "L3: a writable tail is findable");
-                assert!(self.is_sole_writer(tail, in_tail), "L3: a writable tail is shared");
+            if sequence.reserved > sequence.tokens.len() {
+                assert_eq!(self.memory.tail(seq, sequence.tokens.len()), Tail::Writable, "L3");
             }
         }
     }

@@ -8,9 +8,11 @@
 //! | --- | --- |
 //! | `names` | what a block is found by: salt, extra keys and the tokens from the root |
 //! | `pool` | the states of the blocks, their counts and their orders |
-//! | `cache` | the allocator: sequences over a pool, copies, steps in flight |
-//! | `scheduler` | requests, rows, plans and outcomes over a pool |
+//! | `memory` | who counts on blocks: tables, twins, copies, pins, steps |
+//! | `cache` | the allocator: sequences over a memory |
+//! | `scheduler` | requests, rows, plans and outcomes over a memory |
 //! | `picture` | the text that `draw` gives |
+//! | `device` | what does as plans say, and finds out whether they were right |
 //! | `census` | how often what happened |
 //! | `bridge` | the same values in the core's types |
 //! | `machine` | the tests that every machine has |
@@ -18,7 +20,9 @@
 pub mod bridge;
 pub mod cache;
 pub mod census;
+pub mod device;
 pub mod machine;
+pub mod memory;
 pub mod names;
 pub mod picture;
 pub mod pool;

@@ -54,6 +54,10 @@ impl Name {
             .then(|| Self { salt: self.salt.clone(), links: self.links[..self.links.len() - 1].to_vec() })
     }
 
+    pub fn starts_with(&self, other: &Self) -> bool {
+        self.salt == other.salt && self.links.starts_with(&other.links)
+    }
+
     pub fn is_child_of(&self, other: &Self) -> bool {
         self.parent().as_ref() == Some(other)
     }

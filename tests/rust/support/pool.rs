@@ -226,16 +226,36 @@ impl Pool {
         self.names.remove(&block).expect("only findable blocks are unpublished");
     }
 
-    /// Makes a full block findable, or gives the equal one that is so already, with one count.
-    pub fn publish_or_merge(&mut self, block: i32, name: Name) -> Option<i32> {
-        if let Some(canonical) = self.find(&name) {
-            self.merged += 1;
-            self.retain(canonical);
-            return Some(canonical);
-        }
+    /// Makes a full block findable. No equal one is so already.
+    pub fn publish(&mut self, block: i32, name: Name) {
+        assert!(self.find(&name).is_none(), "two equal blocks are findable");
         self.published += 1;
         self.names.insert(block, name);
-        None
+    }
+
+    pub fn name(&self, block: i32) -> Option<&Name> {
+        self.names.get(&block)
+    }
+
+    /// Whatever is findable at `name` and below is so no longer; cached blocks among that are given back.
+    pub fn forget_below(&mut self, name: &Name) {
+        self.names.retain(|_, other| !other.starts_with(name));
+        for block in self.recency.clone() {
+            if !self.names.contains_key(&block) {
+                self.recency.retain(|&cached| cached != block);
+                self.give_back(block);
+            }
+        }
+    }
+
+    /// A block that was cached and is findable no more.
+    fn give_back(&mut self, block: i32) {
+        if self.guards.remove(&block).is_some() {
+            let newest = *self.open_steps.last().expect("guards are open steps");
+            self.fenced.push((block, newest));
+        } else {
+            self.returned.push(block);
+        }
     }
 
     pub fn begin_step(&mut self) -> u64 {
@@ -253,17 +273,33 @@ impl Pool {
         self.guards.retain(|_, guard| *guard != step);
     }
 
+    /// Open steps from `first` on are void: what waits for them waits for the newest that is left, or for nothing.
+    pub fn void_steps(&mut self, first: u64) {
+        self.open_steps.retain(|&step| step < first);
+        if let Some(&newest) = self.open_steps.last() {
+            self.fenced.iter_mut().for_each(|(_, fence)| *fence = newest.min(*fence));
+            self.guards.values_mut().for_each(|guard| *guard = newest.min(*guard));
+        } else {
+            self.returned.extend(self.fenced.drain(..).map(|(block, _)| block));
+            self.guards.clear();
+        }
+    }
+
+    /// Blocks that will be available once the steps that may still touch them have ended.
+    pub fn coming(&self) -> usize {
+        self.fenced.len() + self.guards.len()
+    }
+
+    pub fn is_guarded(&self, block: i32) -> bool {
+        self.guards.contains_key(&block)
+    }
+
     /// Nothing is findable any more. Returns the cached blocks, which are given back.
     pub fn new_epoch(&mut self) -> Vec<i32> {
         self.names.clear();
         let cached = std::mem::take(&mut self.recency);
         for &block in &cached {
-            if self.guards.remove(&block).is_some() {
-                let newest = *self.open_steps.last().expect("guards are open steps");
-                self.fenced.push((block, newest));
-            } else {
-                self.returned.push(block);
-            }
+            self.give_back(block);
         }
         cached
     }

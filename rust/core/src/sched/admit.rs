@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Policy;
+use crate::config::{Batching, Policy};
 use crate::ids::SequenceId;
 use crate::sched::pass::{Pass, Share};
 use crate::sched::rank::Rank;
-use crate::sched::request::{Sequence, Status, make_room};
+use crate::sched::request::{Sequence, Status, make_room, quiet_until};
 use crate::sched::rows::{Runner, small};
 use crate::sched::state::State;
 use crate::table::blocks_for;
@@ -27,7 +27,8 @@ struct Need {
 impl Pass<'_> {
     /// Candidates in queue order, each whole or not at all; the first that does not fit holds the queue.
     pub(crate) fn admit(&mut self, share: Share) {
-        let (mut kept, mut incomplete) = if self.num_prompts > 0 { self.count_incomplete() } else { (0, 0) };
+        let is_plain = self.num_prompts == 0 && !self.keeps_for_decodes();
+        let (mut kept, mut incomplete) = if is_plain { (0, 0) } else { self.count_incomplete() };
         let mut newcomers = 0;
         let mut made_room = false;
         // Without a free row, and nobody to push out, the head need not even be looked up.
@@ -138,7 +139,10 @@ impl Pass<'_> {
         let seated = self.decision.placed.iter().rev().filter(|placed| placed.num_tokens > 0).take(newcomers);
         let seated: Vec<u32> = seated.map(|placed| placed.row).collect();
         let partly = self.partly_placed();
-        let lack = |row: u32| if partly.contains(&row) { self.missing(row) } else { self.lack(row) };
+        let lack = |row: u32| {
+            let prompt = if partly.contains(&row) { self.missing(row) } else { self.lack(row) };
+            prompt + self.decode_needs(row)
+        };
         let mut kept: usize = rows.order.iter().map(|&row| lack(row)).sum();
         let mut dropped = BTreeMap::new();
         let (mut freed, mut num_rows) = (0, rows.num_free() + rows.num_cooling());
@@ -178,6 +182,18 @@ impl Pass<'_> {
         if self.state.rows.at(row).is_prompt() { self.missing(row) } else { 0 }
     }
 
+    /// Where a prompt goes before the decodes, and what it loses to them comes back a step later only, it would be admitted
+    /// and preempted for ever if it took the blocks that they need.
+    fn keeps_for_decodes(&self) -> bool {
+        self.state.limits.batching == Batching::Continuous && self.state.limits.inflight_steps > 1
+    }
+
+    /// The block that a decode needs in its next step, where it is kept.
+    fn decode_needs(&self, row: u32) -> usize {
+        let runner = self.state.rows.at(row);
+        usize::from(self.keeps_for_decodes() && runner.may_decode() && self.needs_block(row))
+    }
+
     fn missing(&self, row: u32) -> usize {
         let runner = self.state.rows.at(row);
         let target = runner.target(self.state.cache.block_size(), self.state.limits.is_worst_case());
@@ -206,17 +222,18 @@ impl Pass<'_> {
         let State { rows, .. } = &*self.state;
         let prompts = rows.order.iter().copied().filter(|&row| rows.at(row).is_prompt());
         let prompts = prompts.chain(self.partly_placed());
-        prompts.fold((0, 0), |(kept, incomplete), row| (kept + self.missing(row), incomplete + 1))
+        let decodes: usize = rows.order.iter().map(|&row| self.decode_needs(row)).sum();
+        prompts.fold((decodes, 0), |(kept, incomplete), row| (kept + self.missing(row), incomplete + 1))
     }
 
     /// Looks up the queue's head, unless that was done and the findable blocks are the same.
     fn look_up(&mut self, seq: SequenceId) {
         let State { cache, sequences, look_up, .. } = &mut *self.state;
-        let version = cache.prefix().version();
-        if look_up.of == Some((seq, version)) {
+        let of = Some((seq, sequences.live(seq).tokens.len(), cache.prefix().version()));
+        if look_up.of == of {
             return;
         }
-        look_up.of = Some((seq, version));
+        look_up.of = of;
         let Sequence { tokens, chain, identity, use_cache, .. } = sequences.live_mut(seq);
         let limit = if *use_cache { cache.hit_limit(tokens.len()) } else { 0 };
         cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);
@@ -276,13 +293,12 @@ fn runner_of(seq: SequenceId, sequence: &Sequence, computed: usize, publishes: b
         announced: 0,
         prompt_len: small(sequence.prompt_len),
         max_len: small(sequence.max_len),
-        min_len: small(sequence.prompt_len + sequence.min_tokens),
+        quiet_until: quiet_until(sequence, computed),
         boundary: small(computed),
         last_token: sequence.tokens.last().copied().unwrap_or(0),
         pending: 0,
         in_plans: 0,
         publishes,
-        has_stops: !sequence.stop_token_ids.is_empty(),
         recomputes: sequence.high_water > computed,
         ended: false,
         leads,

@@ -13,13 +13,15 @@ use crate::sched::state::State;
 /// Checks every law on the whole state. O(state).
 pub(crate) fn check(state: &State, tables: &BlockTables) -> Result<(), StateError> {
     let block_size = state.cache.block_size();
+    let all: Vec<Vec<i32>> = state.rows.iter().map(|(row, runner)| known(state, row, runner)).collect();
     let holders: Vec<Holder<'_>> = state
         .rows
         .iter()
-        .map(|(_, runner)| {
+        .zip(&all)
+        .map(|((_, runner), known)| {
             let sequence = state.sequences.live(runner.seq);
             let computed = runner.computed as usize;
-            let tokens = runner.publishes.then(|| &sequence.tokens[..computed]);
+            let tokens = runner.publishes.then(|| &known[..computed]);
             // A tail that others name as well is made writable by the step that writes it.
             let from = computed / block_size + usize::from(runner.shares_tail);
             Holder { table: &sequence.table, writes_from: Some(from), tokens }
@@ -33,6 +35,12 @@ pub(crate) fn check(state: &State, tables: &BlockTables) -> Result<(), StateErro
     check_tables(state, tables)
 }
 
+/// The tokens of a row: those of its sequence, and those that it keeps for it.
+fn known(state: &State, row: u32, runner: &Runner) -> Vec<i32> {
+    let tokens = &state.sequences.live(runner.seq).tokens;
+    tokens.iter().copied().chain(state.rows.fresh(row, tokens.len())).collect()
+}
+
 fn check_batch(state: &State) -> Result<(), StateError> {
     for (row, runner) in state.rows.iter() {
         let sequence = state.sequences.live(runner.seq);
@@ -41,10 +49,11 @@ fn check_batch(state: &State) -> Result<(), StateError> {
             Status::Ended { row: at, .. } => at == Some(row) && runner.ended,
             Status::Waiting | Status::NotReady | Status::Following(_) => false,
         };
-        if !at_home || !agrees(runner, sequence) {
+        let known = known(state, row, runner);
+        if !at_home || !agrees(runner, sequence, &known) {
             return Err(StateError::law(2, format!("row {row} disagrees with its sequence {}", runner.seq.raw())));
         }
-        if sequence.tokens.len() > state.limits.max_model_len {
+        if known.len() > state.limits.max_model_len {
             return Err(StateError::law(10, format!("sequence {} passes max_model_len", runner.seq.raw())));
         }
     }
@@ -56,13 +65,12 @@ fn check_batch(state: &State) -> Result<(), StateError> {
     Ok(())
 }
 
-fn agrees(runner: &Runner, sequence: &Sequence) -> bool {
-    let known = runner.known as usize;
-    known == sequence.tokens.len()
+fn agrees(runner: &Runner, sequence: &Sequence, known: &[i32]) -> bool {
+    runner.known as usize == known.len()
         && runner.blocks as usize == sequence.table.len()
         && runner.prompt_len as usize == sequence.prompt_len
         && runner.max_len as usize == sequence.max_len
-        && sequence.tokens.last() == Some(&runner.last_token)
+        && known.last() == Some(&runner.last_token)
 }
 
 /// Every row is in one state, and those that are kept for sequences to come are theirs.

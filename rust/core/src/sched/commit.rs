@@ -6,7 +6,7 @@ use crate::prefix::Link;
 use crate::sched::away;
 use crate::sched::decision::Placed;
 use crate::sched::outcome::{Outcome, Reason};
-use crate::sched::request::{Sequence, Status, make_room};
+use crate::sched::request::{Sequence, Status, make_room, quiet_until};
 use crate::sched::rows::{Runner, small};
 use crate::sched::state::{Report, State};
 use crate::tokens;
@@ -29,9 +29,17 @@ pub(crate) fn commit(
     state.cache.end_step(decision.step);
     state.counters.scheduled_tokens += decision.num_tokens as u64;
     outcome.clear();
-    let (mut sampled, mut families) = (sampled, &*decision.families);
-    let mut num_away = 0;
-    for placed in &decision.placed {
+    let (mut sampled, mut families, mut rest) = (sampled, &*decision.families, &*decision.placed);
+    let (mut num_decodes, mut num_away) = (decision.num_decodes, 0);
+    outcome.make_room(decision.num_samples);
+    while !rest.is_empty() {
+        // Decodes for which there is nothing to do but to note the token go in one run.
+        let run = state.rows.accept_run(&rest[..num_decodes], sampled);
+        outcome.extend(&rest[..run], &sampled[..run]);
+        (rest, sampled) = (&rest[run..], &sampled[run..]);
+        num_decodes = (num_decodes - run).saturating_sub(1);
+        let Some((placed, others)) = rest.split_first() else { break };
+        rest = others;
         let (own, others) = sampled.split_at(placed.num_samples as usize);
         sampled = others;
         let mut family: &[SequenceId] = &[];
@@ -102,6 +110,7 @@ fn count_computed(state: &mut State, placed: &Placed) {
         count_recomputed(state, placed.row, placed.start, end);
     }
     if may_fill && publishes {
+        state.settle(placed.row);
         publish(state, placed, end);
     }
     if is_done {
@@ -115,6 +124,9 @@ fn count_recomputed(state: &mut State, row: u32, start: u32, end: u32) {
     let high_water = state.sequences.live(runner.seq).high_water;
     state.counters.recomputed_tokens += high_water.min(end as usize).saturating_sub(start as usize) as u64;
     runner.recomputes = high_water > end as usize;
+    if !runner.ended {
+        runner.quiet_until = quiet_until(state.sequences.live(runner.seq), end as usize);
+    }
 }
 
 /// Publishes the blocks that end after token `placed.start` and not after `end`, in order.
@@ -158,13 +170,14 @@ fn accept(state: &mut State, row: u32, token: i32, outcome: &mut Outcome) {
         return;
     }
     let seq = runner.seq;
+    state.settle(row);
+    let runner = state.rows.at_mut(row);
     let sequence = state.sequences.live_mut(seq);
     sequence.tokens.push(token);
     runner.known += 1;
     runner.last_token = token;
     outcome.push(seq, token);
-    let may_stop = runner.has_stops && runner.known >= runner.min_len;
-    if may_stop && sequence.is_stop(token) {
+    if sequence.is_stop(token) {
         state.end(seq, Reason::Stop);
     } else if runner.known >= runner.max_len {
         state.end(seq, Reason::Length);

@@ -15,8 +15,6 @@ pub struct Placed {
     pub num_tokens: u32,
     /// Tokens sampled behind the last of them: one, or one for each sequence of a request whose prompt this completes.
     pub num_samples: u32,
-    /// The first entry of its table that no plan before has listed.
-    pub(crate) first_new: u32,
     /// It stands for all sequences of its request.
     pub(crate) leads: bool,
     /// Its last token fills a block.
@@ -40,8 +38,9 @@ pub struct Decision {
     pub(crate) families: Vec<SequenceId>,
     /// Tokens that plans out will sample.
     pub(crate) num_unknown: usize,
-    /// Table entries that no plan before has listed.
-    pub(crate) num_new_blocks: usize,
+    /// Rows with table entries that no plan before has listed, and the first of these; in the order of `placed`, then rows
+    /// that joined and are not placed.
+    pub(crate) grown: Vec<(u32, u32)>,
     /// Rows of finished members of a static batch, which a pass with decodes computes all the same.
     pub num_padded: usize,
     /// Who was admitted for the first time.
@@ -56,8 +55,6 @@ pub struct Decision {
     pub(crate) vacated: Vec<u32>,
     /// Listed table entries that were replaced: by commits since the plan before, and by copies in this step: row, index.
     pub(crate) replaced: Vec<(u32, u32)>,
-    /// Rows whose whole table is new, and which are not placed.
-    pub(crate) unplaced: Vec<u32>,
     /// Source, target, tokens: to be copied before the forward pass.
     pub(crate) copies: Vec<[i32; 3]>,
     /// The step of the cache that lasts until the commit.
@@ -69,7 +66,7 @@ impl Decision {
         self.num_decodes = 0;
         self.num_tokens = 0;
         self.num_samples = 0;
-        self.num_new_blocks = 0;
+        self.grown.clear();
         self.placed.clear();
         self.admitted.clear();
         self.resumed.clear();
@@ -77,7 +74,6 @@ impl Decision {
         self.ended.clear();
         self.vacated.clear();
         self.replaced.clear();
-        self.unplaced.clear();
         self.copies.clear();
         self.families.clear();
         self.num_unknown = 0;

@@ -70,6 +70,8 @@ impl BlockTables {
 /// Writes the newest decision into `plan` and `tables`. O(tokens + changes).
 pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, sources: &mut Sources, plan: &mut StepPlan) {
     let Some(decision) = state.out.pop_back() else { unreachable!("a step was just decided") };
+    let new = decision.grown.iter().map(|&(row, first_new)| state.rows.at(row).blocks - first_new);
+    let num_new = new.map(|count| count as usize).sum::<usize>();
     let sizes = Sizes {
         seqs: decision.placed.len(),
         decodes: decision.num_decodes,
@@ -77,7 +79,7 @@ pub(crate) fn fill(state: &mut State, tables: &mut BlockTables, sources: &mut So
         tokens: decision.num_tokens,
         samples: decision.num_samples,
         unknown: decision.num_unknown,
-        table_changes: decision.num_new_blocks + decision.replaced.len(),
+        table_changes: num_new + decision.replaced.len(),
         copies: decision.copies.len(),
         admitted: decision.admitted.len(),
         resumed: decision.resumed.len(),
@@ -140,20 +142,22 @@ fn write_batch(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
 /// Decodes come first, compute one token each and all sample: in every array the place is the index.
 fn write_decodes(state: &State, decision: &Decision, arrays: &mut Arrays<'_>) {
     let len = decision.num_decodes;
-    let (seqs, rows, num_tokens) = (&mut arrays.seqs[..len], &mut arrays.rows[..len], &mut arrays.num_tokens[..len]);
+    let (seqs, rows) = (&mut arrays.seqs[..len], &mut arrays.rows[..len]);
     let (token_ids, positions) = (&mut arrays.token_ids[..len], &mut arrays.positions[..len]);
     let (slots, seq_lens) = (&mut arrays.slot_mapping[..len], &mut arrays.seq_lens[..len]);
-    for (place, placed) in decision.placed[..len].iter().enumerate() {
+    let flat = token_ids.iter_mut().zip(positions).zip(slots);
+    let each = seqs.iter_mut().zip(rows).zip(seq_lens).zip(flat);
+    for (placed, (((seq, row), seq_len), ((token, position), slot))) in decision.placed[..len].iter().zip(each) {
         let runner = state.rows.at(placed.row);
-        seqs[place] = placed.seq.raw();
-        rows[place] = int(placed.row);
-        num_tokens[place] = 1;
-        token_ids[place] = runner.last_token;
-        positions[place] = int(placed.start);
-        slots[place] = runner.slot;
-        seq_lens[place] = int(placed.start + 1);
+        *seq = placed.seq.raw();
+        *row = int(placed.row);
+        *token = runner.last_token;
+        *position = int(placed.start);
+        *slot = runner.slot;
+        *seq_len = int(placed.start + 1);
     }
-    arrays.sample_seqs[..len].copy_from_slice(seqs);
+    arrays.num_tokens[..len].fill(1);
+    arrays.sample_seqs[..len].copy_from_slice(&arrays.seqs[..len]);
     for (number, entry) in (0..).zip(&mut arrays.sample[..len]) {
         *entry = number;
     }
@@ -178,12 +182,8 @@ fn write_chunk(state: &State, placed: &Placed, at: usize, arrays: &mut Arrays<'_
 /// The new entries of the rows in the plan, of the rows that joined and are not in it, then the entries that were replaced.
 fn write_changes(state: &State, decision: &Decision, changes: &mut [[i32; 4]]) {
     let mut changes = changes.iter_mut();
-    let placed = decision.placed.iter().map(|placed| (placed.row, placed.first_new));
-    for (row, first_new) in placed.chain(decision.unplaced.iter().map(|&row| (row, 0))) {
+    for &(row, first_new) in &decision.grown {
         let runner = state.rows.at(row);
-        if first_new == runner.blocks {
-            continue;
-        }
         let blocks = state.sequences.live(runner.seq).table.blocks();
         for (entry, change) in (first_new..runner.blocks).zip(changes.by_ref()) {
             *change = [0, int(row), int(entry), blocks[entry as usize].get()];

@@ -4,7 +4,7 @@ use crate::config::Limits;
 use crate::error::{Error, RequestError, StateError};
 use crate::ids::{RequestId, SequenceId};
 use crate::sched::rank::Rank;
-use crate::sched::request::{Family, Request, Sequence, Status, make_room};
+use crate::sched::request::{Family, Request, Sequence, Status, make_room, quiet_until};
 use crate::sched::rows::small;
 use crate::sched::state::State;
 use crate::table::{Table, blocks_for};
@@ -137,7 +137,8 @@ pub(crate) fn extend(state: &mut State, request: RequestId, tokens: &[i32], max_
     let len = small(sequence.tokens.len());
     // Plans that were out when it ended may have gone further than it did.
     (runner.scheduled, runner.pending) = (runner.computed, 0);
-    (runner.known, runner.prompt_len, runner.min_len, runner.max_len) = (len, len, len, small(sequence.max_len));
+    (runner.known, runner.prompt_len, runner.max_len) = (len, len, small(sequence.max_len));
+    runner.quiet_until = quiet_until(sequence, runner.computed as usize);
     runner.last_token = sequence.tokens.last().copied().unwrap_or(0);
     runner.ended = false;
     Ok(())

@@ -1,6 +1,7 @@
 //! What a commit led to.
 
 use crate::ids::SequenceId;
+use crate::sched::decision::Placed;
 
 /// Why a sequence ended.
 #[repr(u8)]
@@ -36,14 +37,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    #[inline]
+    pub(crate) fn make_room(&mut self, samples: usize) {
+        self.seqs.reserve(samples);
+        self.tokens.reserve(samples);
+        self.indptr.reserve(samples);
+    }
+
+    /// One token for each of `placed`.
+    pub(crate) fn extend(&mut self, placed: &[Placed], tokens: &[i32]) {
+        let before = small(self.tokens.len());
+        self.indptr.extend((before + 1..).zip(tokens).map(|(end, _)| end));
+        self.seqs.extend(placed.iter().map(|placed| placed.seq));
+        self.tokens.extend_from_slice(tokens);
+    }
+
     pub(crate) fn push(&mut self, seq: SequenceId, token: i32) {
         self.seqs.push(seq);
         self.tokens.push(token);
-        let Ok(end) = i32::try_from(self.tokens.len()) else {
-            unreachable!("a step samples once for each row at most")
-        };
-        self.indptr.push(end);
+        self.indptr.push(small(self.tokens.len()));
     }
 
     pub(crate) fn clear(&mut self) {
@@ -54,4 +65,9 @@ impl Outcome {
         self.finished.clear();
         self.reasons.clear();
     }
+}
+
+/// A number of tokens of one step, each in a row of its own.
+fn small(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or_else(|_| unreachable!("a step samples once for each row at most"))
 }

@@ -2,7 +2,6 @@
 
 use crate::cache::{Pending, Tail};
 use crate::config::Victim;
-use crate::ids::SequenceId;
 use crate::sched::decision::{Decision, Placed};
 use crate::sched::rows::{Runner, small};
 use crate::sched::state::State;
@@ -93,12 +92,33 @@ impl<'a> Pass<'a> {
         true
     }
 
+    /// Places the decodes from `from` on in the order that need no look at their table; returns where one needs it.
+    pub(crate) fn place_run(&mut self, from: usize) -> usize {
+        let placed = &mut self.decision.placed;
+        let before = placed.len();
+        let run = self.state.rows.place_run(from, self.budget, placed);
+        let count = placed.len() - before;
+        self.budget -= count;
+        self.decision.num_samples += count;
+        self.decision.num_unknown += run.num_unknown;
+        self.num_prompts += run.num_prompts;
+        run.next
+    }
+
+    /// Notes the entries of the row's table that no plan has listed.
+    fn announce(&mut self, row: u32) {
+        let runner = self.state.rows.at_mut(row);
+        if runner.announced < runner.blocks {
+            self.decision.grown.push((row, runner.announced));
+            runner.announced = runner.blocks;
+        }
+    }
+
     /// Places the one token that a decode lacks; its slot is found.
-    #[inline]
     pub(crate) fn place_decode(&mut self, row: u32) {
+        self.announce(row);
         let runner = self.state.rows.at_mut(row);
         let start = runner.scheduled;
-        let first_new = std::mem::replace(&mut runner.announced, runner.blocks);
         runner.scheduled += 1;
         runner.in_plans += 1;
         let fills = runner.scheduled == runner.boundary;
@@ -107,9 +127,8 @@ impl<'a> Pass<'a> {
         runner.pending += 1;
         self.budget -= 1;
         self.decision.num_samples += 1;
-        self.decision.num_new_blocks += (runner.blocks - first_new) as usize;
         let (seq, leads) = (runner.seq, false);
-        self.decision.placed.push(Placed { seq, row, start, num_tokens: 1, num_samples: 1, first_new, leads, fills });
+        self.decision.placed.push(Placed { seq, row, start, num_tokens: 1, num_samples: 1, leads, fills });
     }
 
     /// Places the next `num_tokens` tokens of a prompt, whose blocks it has.
@@ -125,8 +144,8 @@ impl<'a> Pass<'a> {
             true if leads => self.state.unended(request).count(),
             completes => usize::from(completes),
         };
+        self.announce(row);
         let runner = self.state.rows.at_mut(row);
-        let first_new = std::mem::replace(&mut runner.announced, runner.blocks);
         runner.scheduled = end;
         runner.in_plans += 1;
         runner.pending += u8::from(num_samples > 0);
@@ -135,9 +154,8 @@ impl<'a> Pass<'a> {
         let fills = end == runner.boundary;
         self.budget -= num_tokens;
         self.decision.num_samples += num_samples;
-        self.decision.num_new_blocks += (runner.blocks - first_new) as usize;
         let (num_tokens, num_samples) = (small(num_tokens), small(num_samples));
-        self.decision.placed.push(Placed { seq, row, start, num_tokens, num_samples, first_new, leads, fills });
+        self.decision.placed.push(Placed { seq, row, start, num_tokens, num_samples, leads, fills });
     }
 
     /// Adds new blocks, which are available, to a row's table.
@@ -158,10 +176,8 @@ impl<'a> Pass<'a> {
         loop {
             let runner = self.state.rows.at(row);
             let (index, filled) = (runner.scheduled as usize / block_size, runner.scheduled as usize % block_size);
-            let seq = runner.seq;
-            let lacks_block = index == runner.blocks as usize;
-            let tail = if runner.shares_tail { self.shared_tail(seq, index, filled) } else { Tail::Writable };
-            let needed = usize::from(lacks_block || matches!(tail, Tail::Copy(_)));
+            let (seq, lacks_block, tail) = (runner.seq, index == runner.blocks as usize, self.tail(row));
+            let needed = usize::from(self.needs_block(row));
             if self.state.cache.available() < needed {
                 match self.make_room(at, needed) {
                     // Somebody went: the tail may be nobody else's now.
@@ -185,7 +201,21 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn shared_tail(&self, seq: SequenceId, index: usize, filled: usize) -> Tail {
+    /// Whether the next token of a decode takes a block: at a block's end, or in one that must be copied first.
+    pub(crate) fn needs_block(&self, row: u32) -> bool {
+        let runner = self.state.rows.at(row);
+        let lacks_block = runner.scheduled as usize == runner.blocks as usize * self.state.cache.block_size();
+        lacks_block || matches!(self.tail(row), Tail::Copy(_))
+    }
+
+    /// What must happen to the last block of a row before its next token.
+    fn tail(&self, row: u32) -> Tail {
+        let Runner { seq, scheduled, shares_tail, .. } = *self.state.rows.at(row);
+        if !shares_tail {
+            return Tail::Writable;
+        }
+        let block_size = self.state.cache.block_size();
+        let (index, filled) = (scheduled as usize / block_size, scheduled as usize % block_size);
         let block = self.state.sequences.live(seq).table.blocks()[index];
         let tail = self.state.cache.tail(block, filled, &Pending::default());
         tail.unwrap_or_else(|_| unreachable!("a block that waits for its copy is named by one table"))
@@ -264,10 +294,10 @@ impl<'a> Pass<'a> {
             runner.in_plans -= 1;
             self.budget += placed.num_tokens as usize;
             self.decision.num_samples -= placed.num_samples as usize;
-            self.decision.num_new_blocks -= (runner.announced - placed.first_new) as usize;
             self.decision.num_unknown -= usize::from(placed.start >= runner.known);
             placed.num_tokens = 0;
         }
+        self.decision.grown.retain(|&(other, _)| other != row);
         self.decision.replaced.retain(|&(other, _)| other != row);
         let seq = self.state.preempt(row);
         self.decision.preempted.push(seq);
@@ -283,22 +313,20 @@ fn list_joined(state: &mut State, decision: &mut Decision) {
     let mut joined = std::mem::take(&mut state.news.joined);
     joined.append(&mut decision.admitted);
     decision.admitted = joined;
-    for &row in &state.rows.order {
-        if let Some(runner) = state.rows.get(row).filter(|runner| runner.announced == 0 && runner.blocks > 0) {
-            decision.num_new_blocks += runner.blocks as usize;
-            decision.unplaced.push(row);
-        }
-    }
-    for &row in &decision.unplaced {
+    for at in 0..state.rows.order.len() {
+        let row = state.rows.order[at];
         let runner = state.rows.at_mut(row);
-        runner.announced = runner.blocks;
+        if runner.announced == 0 && runner.blocks > 0 {
+            decision.grown.push((row, 0));
+            runner.announced = runner.blocks;
+        }
     }
 }
 
 /// Who samples where a request's prompt is completed.
 fn list_families(state: &State, decision: &mut Decision) {
-    let Decision { placed, families, .. } = decision;
-    for placed in placed.iter().filter(|placed| placed.leads && placed.num_samples > 0) {
+    let Decision { placed, families, num_decodes, .. } = decision;
+    for placed in placed[*num_decodes..].iter().filter(|placed| placed.leads && placed.num_samples > 0) {
         families.extend(state.unended(state.sequences.live(placed.seq).request));
     }
 }

@@ -5,6 +5,7 @@ use crate::identity::Identity;
 use crate::ids::{RequestId, SequenceId};
 use crate::sched::outcome::Reason;
 use crate::sched::rank::Rank;
+use crate::sched::rows::small;
 use crate::table::{Table, blocks_for};
 
 /// A prompt, its limits, and its place in the order (CONTRACT §3.1).
@@ -168,6 +169,12 @@ impl Sequence {
     pub(crate) fn is_stop(&self, token: i32) -> bool {
         self.tokens.len() - self.prompt_len >= self.min_tokens && self.stop_token_ids.binary_search(&token).is_ok()
     }
+}
+
+/// Up to which length a sequence that has computed so many tokens needs no closer look at each token that is accepted.
+pub(crate) fn quiet_until(sequence: &Sequence, computed: usize) -> u32 {
+    let is_quiet = sequence.stop_token_ids.is_empty() && sequence.high_water <= computed;
+    if is_quiet { small(sequence.max_len) } else { 0 }
 }
 
 /// Outputs that a sequence has memory for when it is admitted, so that a steady step allocates nothing.

@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::ids::SequenceId;
+use crate::sched::decision::Placed;
 use crate::table::blocks_for;
 
 /// What a step needs of a running sequence: one cache line.
@@ -41,8 +42,8 @@ pub(crate) struct Runner {
     pub(crate) prompt_len: u32,
     /// Ends with `length` when it knows this many tokens; the prompt's length when it samples nothing.
     pub(crate) max_len: u32,
-    /// A stop counts from this length on.
-    pub(crate) min_len: u32,
+    /// Below this length a token more is all that a commit has to note; 0 where each needs a closer look.
+    pub(crate) quiet_until: u32,
     /// Where the block of token `scheduled - 1` ends.
     pub(crate) boundary: u32,
     pub(crate) last_token: i32,
@@ -52,7 +53,6 @@ pub(crate) struct Runner {
     pub(crate) in_plans: u8,
     /// Publishes its blocks.
     pub(crate) publishes: bool,
-    pub(crate) has_stops: bool,
     /// Some of what it computes was computed before it was preempted.
     pub(crate) recomputes: bool,
     /// Over, and released by the next step.
@@ -107,10 +107,26 @@ impl Runner {
     }
 }
 
+/// How far a run of decodes came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// The place in the order of the first row that was not looked at, or needs more.
+    pub(crate) next: usize,
+    /// Prompts in progress that were met.
+    pub(crate) num_prompts: usize,
+    /// Tokens placed that plans out will sample.
+    pub(crate) num_unknown: usize,
+}
+
+/// Tokens that a row keeps beside its sequence, so that not every step touches that.
+const RING: usize = 16;
+
 /// The rows of the batch.
 #[derive(Debug)]
 pub(crate) struct Rows {
     runners: Vec<Option<Runner>>,
+    /// The newest tokens of each row, each at its place in the sequence modulo the length: those that the sequence lacks.
+    fresh: Vec<[i32; RING]>,
     /// Rows that run, in policy order.
     pub(crate) order: Vec<u32>,
     free: BinaryHeap<Reverse<u32>>,
@@ -125,6 +141,7 @@ impl Rows {
         let rows = (0..).take(max_num_seqs);
         Self {
             runners: vec![None; max_num_seqs],
+            fresh: vec![[0; RING]; max_num_seqs],
             order: Vec::with_capacity(max_num_seqs),
             free: rows.map(Reverse).collect(),
             cooling: BTreeMap::new(),
@@ -155,6 +172,60 @@ impl Rows {
     pub(crate) fn insert(&mut self, row: u32, runner: Runner, place: usize) {
         self.runners[row as usize] = Some(runner);
         self.order.insert(place, row);
+    }
+
+    /// Places the rows from `from` on in the order whose next token goes behind their last one, into the same block, until one
+    /// needs more than that or `budget` tokens are placed.
+    pub(crate) fn place_run(&mut self, from: usize, budget: usize, placed: &mut Vec<Placed>) -> Run {
+        let (first, mut run) = (placed.len(), Run { next: self.order.len(), num_prompts: 0, num_unknown: 0 });
+        for (place, &row) in self.order.iter().enumerate().skip(from) {
+            let Some(runner) = &mut self.runners[row as usize] else { unreachable!("nobody runs in row {row}") };
+            if !runner.may_decode() {
+                run.num_prompts += usize::from(runner.is_prompt());
+                continue;
+            }
+            let start = runner.scheduled;
+            if start >= runner.boundary || runner.shares_tail || placed.len() - first == budget {
+                run.next = place;
+                break;
+            }
+            runner.slot += 1;
+            runner.scheduled += 1;
+            runner.in_plans += 1;
+            run.num_unknown += usize::from(start >= runner.known);
+            runner.pending += 1;
+            let (seq, fills) = (runner.seq, runner.scheduled == runner.boundary);
+            placed.push(Placed { seq, row, start, num_tokens: 1, num_samples: 1, leads: false, fills });
+        }
+        run
+    }
+
+    /// Notes that the first of `decodes` were computed and sampled `tokens`, as long as there is nothing else to do for them;
+    /// returns how many.
+    pub(crate) fn accept_run(&mut self, decodes: &[Placed], tokens: &[i32]) -> usize {
+        let both = decodes.iter().zip(tokens);
+        let loud = both.enumerate().find_map(|(at, (placed, &token))| {
+            let runner = self.runners[placed.row as usize].as_mut();
+            let Some(runner) = runner.filter(|_| !placed.fills) else { return Some(at) };
+            let ring = runner.known as usize % RING;
+            if runner.known + 1 >= runner.quiet_until || ring == RING - 1 {
+                return Some(at);
+            }
+            runner.in_plans -= 1;
+            runner.pending -= 1;
+            runner.computed = placed.start + 1;
+            runner.known += 1;
+            runner.last_token = token;
+            self.fresh[placed.row as usize][ring] = token;
+            None
+        });
+        loud.unwrap_or(decodes.len())
+    }
+
+    /// The tokens of `row` behind its first `len`, as far as they were accepted in runs.
+    pub(crate) fn fresh(&self, row: u32, len: usize) -> impl Iterator<Item = i32> {
+        let ring = &self.fresh[row as usize];
+        (len..self.at(row).known as usize).map(|place| ring[place % RING])
     }
 
     /// Takes the runner, if there is one, out of `row`, which the caller takes out of the order.

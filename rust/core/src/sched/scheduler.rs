@@ -182,8 +182,8 @@ impl Scheduler {
     /// # Errors
     ///
     /// A dead or foreign handle.
-    pub fn tokens(&self, seq: SequenceId) -> Result<&[i32], Error> {
-        Ok(&self.state.sequences.get(seq)?.tokens)
+    pub fn tokens(&self, seq: SequenceId) -> Result<Vec<i32>, Error> {
+        self.state.tokens(seq)
     }
 
     /// Decides the next step without writing arrays; `None` when nothing can run now. What is decided is out until it

@@ -51,10 +51,12 @@ pub(crate) struct Ends {
     pub(crate) reported: Vec<SequenceId>,
 }
 
-/// The last look-up of a queue's head that did not fit: it holds while the findable blocks are the same.
+/// The last look-up of a queue's head that did not fit: it holds while the findable blocks, and the tokens that it knows, are
+/// the same.
 #[derive(Debug, Default)]
 pub(crate) struct LookUp {
-    pub(crate) of: Option<(SequenceId, u64)>,
+    /// Who, how many tokens it knew, and the version of the index.
+    pub(crate) of: Option<(SequenceId, usize, u64)>,
     pub(crate) hits: Hits,
 }
 
@@ -168,7 +170,9 @@ impl State {
                 None
             }
             Status::Running(row) => {
-                self.rows.at_mut(row).ended = true;
+                self.settle(row);
+                let runner = self.rows.at_mut(row);
+                (runner.ended, runner.quiet_until) = (true, 0);
                 Some(row)
             }
             Status::Following(row) | Status::Ended { row, .. } => row,
@@ -204,6 +208,22 @@ impl State {
         kept
     }
 
+    /// Gives the tokens that a row keeps for its sequence to it.
+    pub(crate) fn settle(&mut self, row: u32) {
+        let tokens = &mut self.sequences.live_mut(self.rows.at(row).seq).tokens;
+        tokens.extend(self.rows.fresh(row, tokens.len()));
+    }
+
+    /// Prompt and accepted outputs of a sequence.
+    pub(crate) fn tokens(&self, seq: SequenceId) -> Result<Vec<i32>, Error> {
+        let sequence = self.sequences.get(seq)?;
+        let mut tokens = sequence.tokens.clone();
+        if let Status::Running(row) = sequence.status {
+            tokens.extend(self.rows.fresh(row, tokens.len()));
+        }
+        Ok(tokens)
+    }
+
     /// Puts a sequence that waits into the queue, at its place in the order.
     pub(crate) fn put_into_queue(&mut self, seq: SequenceId) {
         let sequence = self.sequences.live_mut(seq);
@@ -231,6 +251,7 @@ impl State {
         if runner.leads {
             self.take_rows_of_followers(seq);
         }
+        self.settle(row);
         self.evacuate(seq, row);
         let sequence = self.sequences.live_mut(seq);
         sequence.high_water = sequence.high_water.max(runner.computed as usize);
@@ -248,6 +269,7 @@ impl State {
         if runner.leads {
             self.take_rows_of_followers(runner.seq);
         }
+        self.settle(row);
         self.evacuate(runner.seq, row);
         for seq in all {
             self.end_now(seq);

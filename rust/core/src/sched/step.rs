@@ -133,29 +133,18 @@ impl Pass<'_> {
     /// Phase 2: every row that continues its output, in policy order.
     fn place_decodes(&mut self) {
         let mut at = 0;
-        while at < self.state.rows.order.len() && self.budget > 0 {
-            let row = self.state.rows.order[at];
-            let runner = self.state.rows.at_mut(row);
-            if !runner.may_decode() {
-                self.num_prompts += usize::from(runner.is_prompt());
-                at += 1;
-                continue;
-            }
-            if runner.scheduled < runner.boundary && !runner.shares_tail {
-                runner.slot += 1;
-            } else {
-                match self.find_slot(at) {
-                    Room::Found => {}
-                    Room::Later => {
-                        at += 1;
-                        continue;
-                    }
-                    // Its row is gone: the next in order stands at the same place.
-                    Room::Gone => continue,
+        while self.budget > 0 {
+            at = self.place_run(at);
+            let Some(&row) = self.state.rows.order.get(at).filter(|_| self.budget > 0) else { break };
+            match self.find_slot(at) {
+                Room::Found => {
+                    self.place_decode(row);
+                    at += 1;
                 }
+                Room::Later => at += 1,
+                // Its row is gone: the next in order stands at the same place.
+                Room::Gone => {}
             }
-            self.place_decode(row);
-            at += 1;
         }
         self.decision.num_decodes = self.decision.placed.len();
     }
