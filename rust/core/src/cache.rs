@@ -193,7 +193,7 @@ impl Cache {
 
     /// Adds `count` new blocks, which the caller knows to be available.
     pub(crate) fn grow(&mut self, table: &mut Table, count: usize) {
-        if count == 1 || self.copies.owed().next().is_some() {
+        if count == 1 || !self.copies.is_settled() {
             // Evicting the target of a copy that is owed makes its source cached.
             for _ in 0..count {
                 let block = self.take();
@@ -215,11 +215,9 @@ impl Cache {
 
     /// Drops the entries from `keep` on, last first, each with its twin.
     pub(crate) fn shrink(&mut self, table: &mut Table, keep: usize) {
-        if self.copies.owed().next().is_none() {
+        if self.copies.is_settled() && table.twins().is_empty() {
             self.pool.release_many(&table.blocks()[keep.min(table.len())..]);
-            while table.len() > keep {
-                table.pop();
-            }
+            table.truncate(keep);
             return;
         }
         while table.len() > keep {

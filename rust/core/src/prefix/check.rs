@@ -24,20 +24,23 @@ impl Prefix {
 
     /// Every findable block has a findable parent, which counts it (L6).
     fn check_parents(&self, published: &[BlockId]) -> Result<(), StateError> {
-        let mut children = BTreeMap::<BlockId, u32>::new();
+        let end = self.rows.len() / self.row_len();
+        let mut is_findable = vec![false; end];
+        published.iter().for_each(|block| is_findable[block.index()] = true);
+        let mut children = vec![0_u32; end];
         for &block in published {
             let Some(parent) = self.parent(block) else {
                 continue;
             };
-            if published.binary_search(&parent).is_err() {
+            if !is_findable[parent.index()] {
                 let text = format!("block {} is findable, its parent {} is not", block.get(), parent.get());
                 return Err(StateError::law(6, text));
             }
-            *children.entry(parent).or_default() += 1;
+            children[parent.index()] += 1;
         }
         for &block in published {
             let kept = self.record(block).children;
-            let real = children.get(&block).copied().unwrap_or(0);
+            let real = children[block.index()];
             if kept != real {
                 let text = format!("block {} has {real} children and counts {kept}", block.get());
                 return Err(StateError::law(6, text));
