@@ -269,7 +269,7 @@ fn test_stale_and_unknown_handles_are_told_apart() {
         refused(|state| state.sched.abort(state.gone.1)),
         refused(|state| state.sched.finish(state.gone.0)),
         refused(|state| state.sched.tokens(state.gone.1)),
-        refused(|state| state.sched.sequences(state.gone.0)),
+        refused(|state| state.sched.sequences(state.gone.0).map(<[_]>::to_vec)),
     ];
     for error in stale {
         assert!(matches!(error, Error::StaleHandle { .. }), "{error}");
@@ -280,7 +280,7 @@ fn test_stale_and_unknown_handles_are_told_apart() {
         refused(|state| state.sched.abort(request)),
         refused(|state| state.sched.finish(sequence)),
         refused(|state| state.sched.tokens(sequence)),
-        refused(|state| state.sched.sequences(request)),
+        refused(|state| state.sched.sequences(request).map(<[_]>::to_vec)),
     ];
     for error in unknown {
         assert!(matches!(error, Error::UnknownHandle { .. }), "{error}");

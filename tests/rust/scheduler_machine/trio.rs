@@ -234,7 +234,7 @@ impl Trio {
         let (handle, members) = self.handles.get(request).cloned().unwrap_or_else(never_issued);
         for &sequence in &members {
             let expected = self.model.tokens(self.number_of(sequence)).map(<[i32]>::to_vec);
-            let found = self.core.tokens(sequence).map(<[i32]>::to_vec);
+            let found = self.core.tokens(sequence);
             assert_eq!(found.map_err(|error| bridge::fault(&error)), expected, "tokens");
         }
         let found = self.core.sequences(handle).map_err(|error| bridge::fault(&error));

@@ -229,11 +229,11 @@ impl Pass<'_> {
     /// Looks up the queue's head, unless that was done and the findable blocks are the same.
     fn look_up(&mut self, seq: SequenceId) {
         let State { cache, sequences, look_up, .. } = &mut *self.state;
-        let version = cache.prefix().version();
-        if look_up.of == Some((seq, version)) {
+        let of = Some((seq, sequences.live(seq).tokens.len(), cache.prefix().version()));
+        if look_up.of == of {
             return;
         }
-        look_up.of = Some((seq, version));
+        look_up.of = of;
         let Sequence { tokens, chain, identity, use_cache, .. } = sequences.live_mut(seq);
         let limit = if *use_cache { cache.hit_limit(tokens.len()) } else { 0 };
         cache.look_up(chain, tokens, identity, limit, &mut look_up.hits);

@@ -51,10 +51,12 @@ pub(crate) struct Ends {
     pub(crate) reported: Vec<SequenceId>,
 }
 
-/// The last look-up of a queue's head that did not fit: it holds while the findable blocks are the same.
+/// The last look-up of a queue's head that did not fit: it holds while the findable blocks, and the tokens that it knows, are
+/// the same.
 #[derive(Debug, Default)]
 pub(crate) struct LookUp {
-    pub(crate) of: Option<(SequenceId, u64)>,
+    /// Who, how many tokens it knew, and the version of the index.
+    pub(crate) of: Option<(SequenceId, usize, u64)>,
     pub(crate) hits: Hits,
 }
 
