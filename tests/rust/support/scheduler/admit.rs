@@ -18,15 +18,19 @@ impl SchedulerModel {
     pub(super) fn admit_next(&mut self, step: &mut Step) -> bool {
         let Some(&head) = self.waiting().first() else { return false };
         let hit = self.hit(head);
+        self.turns.add("turn: holds the queue, being named", usize::from(self.is_named(head)));
         if self.is_named(head) || step.budget == 0 || self.first_chunk(step, head, hit.len()).is_none() {
             return false;
         }
         if !self.fits(head, &hit, &self.supply_now()) {
-            for victim in self.strict_victims(step, head, &hit) {
+            let victims = self.strict_victims(step, head, &hit);
+            self.turns.add("turn: strict preemption", usize::from(!victims.is_empty()));
+            for &victim in &victims {
                 self.preempt_in(step, victim);
             }
             assert_eq!(hit, self.hit(head), "whoever was preempted is still found");
             if !self.fits(head, &hit, &self.supply_now()) {
+                self.turns.add("turn: strict preemption for later", usize::from(!victims.is_empty()));
                 return false;
             }
         }
