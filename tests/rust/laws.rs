@@ -13,5 +13,7 @@
 
 #[path = "laws/cache.rs"]
 mod cache;
+#[path = "laws/inflight.rs"]
+mod inflight;
 #[path = "laws/scheduler.rs"]
 mod scheduler;
