@@ -48,6 +48,7 @@ fn run(world: &World, hash_bits: i64, ops: &[Op]) -> Census {
         trio.compare();
     }
     trio.finish();
+    trio.census.absorb(&trio.model.turns);
     let stats = trio.core.stats();
     for (what, times) in [
         ("case", 1),

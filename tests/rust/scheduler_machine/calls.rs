@@ -293,7 +293,7 @@ pub fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(steps, back)| Op::Cancel { steps, back }),
         3 => (sampled.clone(), 0usize..4, prop::collection::vec(0..2i32, 1..6), 0usize..9)
             .prop_map(|(sampled, request, tokens, max_tokens)| Op::NextTurn { sampled, request, tokens, max_tokens }),
-        2 => ((0usize..12).prop_map(common), prop::option::of(0usize..9))
+        5 => ((0usize..12).prop_map(common), prop::option::of(0usize..9))
             .prop_map(|(tokens, expires)| Op::Pin { tokens, expires }),
         1 => (prop::collection::vec(-1..2i32, 0..8), prop::option::of(1usize..9))
             .prop_map(|(tokens, expires)| Op::Pin { tokens, expires }),

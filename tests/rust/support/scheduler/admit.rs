@@ -11,6 +11,8 @@ struct Supply {
     blocks: usize,
     /// Whether guarded blocks are among these.
     has_guarded: bool,
+    /// One block each for decodes that need one.
+    promised: usize,
 }
 
 impl SchedulerModel {
@@ -18,15 +20,19 @@ impl SchedulerModel {
     pub(super) fn admit_next(&mut self, step: &mut Step) -> bool {
         let Some(&head) = self.waiting().first() else { return false };
         let hit = self.hit(head);
+        self.turns.add("turn: holds the queue, being named", usize::from(self.is_named(head)));
         if self.is_named(head) || step.budget == 0 || self.first_chunk(step, head, hit.len()).is_none() {
             return false;
         }
         if !self.fits(head, &hit, &self.supply_now()) {
-            for victim in self.strict_victims(step, head, &hit) {
+            let victims = self.strict_victims(step, head, &hit);
+            self.turns.add("turn: strict preemption", usize::from(!victims.is_empty()));
+            for &victim in &victims {
                 self.preempt_in(step, victim);
             }
             assert_eq!(hit, self.hit(head), "whoever was preempted is still found");
             if !self.fits(head, &hit, &self.supply_now()) {
+                self.turns.add("turn: strict preemption for later", usize::from(!victims.is_empty()));
                 return false;
             }
         }
@@ -66,14 +72,21 @@ impl SchedulerModel {
     }
 
     fn supply_now(&self) -> Supply {
-        Supply { rows: self.rows_without(false).len(), blocks: self.pool().available(), has_guarded: false }
+        Supply {
+            rows: self.rows_without(false).len(),
+            blocks: self.pool().available(),
+            has_guarded: false,
+            promised: self.hungry_decodes().len(),
+        }
     }
 
-    fn supply_to_come(&self) -> Supply {
+    /// Once what is coming has come, and these decodes have what they need now.
+    fn supply_to_come(&self, hungry: &[usize]) -> Supply {
         Supply {
             rows: self.rows_without(false).len() + self.rows_without(true).len(),
             blocks: self.pool().available() + self.pool().coming(),
             has_guarded: true,
+            promised: hungry.len(),
         }
     }
 
@@ -83,7 +96,7 @@ impl SchedulerModel {
             |block: i32| self.pool().count(block) == 0 && (supply.has_guarded || !self.pool().is_guarded(block));
         let claimed = hit.iter().filter(|&&block| is_claimed(block)).count();
         let lacks = |seq: usize| self.target(seq).saturating_sub(self.memory.blocks(seq).len());
-        let lack: usize = self.prompts().into_iter().map(lacks).sum::<usize>() + self.lack_of_decodes();
+        let lack: usize = self.prompts().into_iter().map(lacks).sum::<usize>() + supply.promised;
         let kept = if self.running().is_empty() {
             0
         } else {
@@ -95,20 +108,22 @@ impl SchedulerModel {
 
     /// Under `continuous` the decodes come after the admission: with plans out they would lose again and again to it what
     /// they had to wait for.
-    fn lack_of_decodes(&self) -> usize {
+    fn hungry_decodes(&self) -> Vec<usize> {
         if self.world.batching != Batching::Continuous || self.world.inflight_steps == 1 {
-            return 0;
+            return Vec::new();
         }
-        self.running().into_iter().filter(|&seq| self.is_decode(seq) && self.needed(seq, 1) > 0).count()
+        self.running().into_iter().filter(|&seq| self.is_decode(seq) && self.needed(seq, 1) > 0).collect()
     }
 
     /// As few of strictly worse classes as it takes, the last in order first; nobody if all do not suffice, or none
     /// is needed once what is coming has come.
     fn strict_victims(&self, step: &Step, candidate: usize, hit: &[i32]) -> Vec<usize> {
         let mut then = self.clone();
+        // As they are before anybody is preempted: a tail may be shared with a victim.
+        let mut hungry = self.hungry_decodes();
         let is_strict = matches!(self.world.policy, Policy::Priority | Policy::Edf);
         let may_preempt = is_strict && self.world.batching != Batching::Static;
-        if !may_preempt || then.fits(candidate, hit, &then.supply_to_come()) {
+        if !may_preempt || then.fits(candidate, hit, &then.supply_to_come(&hungry)) {
             return Vec::new();
         }
         let mut victims = Vec::new();
@@ -117,7 +132,8 @@ impl SchedulerModel {
             if is_worse && !step.has_seated(seq) {
                 victims.push(seq);
                 then.preempt(seq);
-                if then.fits(candidate, hit, &then.supply_to_come()) {
+                hungry.retain(|&other| other != seq);
+                if then.fits(candidate, hit, &then.supply_to_come(&hungry)) {
                     return victims;
                 }
             }

@@ -90,6 +90,8 @@ impl SchedulerModel {
                 continue;
             }
             (self.sequences[seq].high_water, self.sequences[seq].queued_with) = (was.high_water, was.queued_with);
+            let turn = if was.row.is_some() { "turn: forks" } else { "turn: forks in the queue" };
+            self.turns.add(turn, 1);
             if was.row.is_some() {
                 self.memory.share(leader, seq);
                 (self.sequences[seq].computed, self.sequences[seq].scheduled) = (was.computed, was.computed);
@@ -128,6 +130,7 @@ impl SchedulerModel {
             let forked = placed.samplers.iter().copied().filter(|&sampler| sampler != placed.seq);
             for seq in std::iter::once(placed.seq).chain(forked) {
                 if self.is_too_long(seq) {
+                    self.turns.add("turn: outgrew the memory while it waited", 1);
                     self.note_end(seq, Ending::Capacity, false);
                 }
             }
@@ -143,6 +146,7 @@ impl SchedulerModel {
             if state.row.is_some() && state.end.is_none() {
                 self.preempt(placed.seq);
                 self.stopped.push(placed.seq);
+                self.turns.add("turn: preempted by a cancel", 1);
                 if self.is_too_long(placed.seq) {
                     self.note_end(placed.seq, Ending::Capacity, false);
                 }

@@ -25,6 +25,7 @@ mod step;
 
 use octavo_core::{Batching, Policy, Reserve, Victim};
 
+use super::census::Census;
 use super::memory::Memory;
 use super::names::Identity;
 use super::pool::Pool;
@@ -197,6 +198,8 @@ pub struct SchedulerModel {
     plans: u64,
     pub block_tables: Vec<i32>,
     pub counters: Counters,
+    /// How often the rarer turns were taken.
+    pub turns: Census,
 }
 
 impl SchedulerModel {
@@ -220,6 +223,7 @@ impl SchedulerModel {
             plans: 0,
             block_tables: Vec::new(),
             counters: Counters::default(),
+            turns: Census::default(),
         };
         model.block_tables = model.tables_now();
         model

@@ -171,6 +171,8 @@ impl SchedulerModel {
         for merge in self.merges.iter_mut().filter(|merge| merge.0 == old) {
             merge.0 = new;
         }
+        let turn = if was.row.is_some() { "turn: takes over a row" } else { "turn: takes over in the queue" };
+        self.turns.add(turn, 1);
         if was.row.is_some() {
             self.join(new);
         }
@@ -214,9 +216,11 @@ impl SchedulerModel {
         state.known.extend_from_slice(tokens);
         (state.emitted, state.min_tokens, state.max_len, state.end) = (0, 0, max_len, None);
         state.scheduled = state.computed;
+        let turn = if state.row.is_some() { "turn: extended in its row" } else { "turn: extended in the queue" };
         if state.row.is_none() {
             state.queued_with = state.known.len();
         }
+        self.turns.add(turn, 1);
         self.requests[request].submitted.max_tokens = max_tokens;
         self.requests[request].is_ready = true;
         Ok(())

@@ -11,6 +11,7 @@ impl SchedulerModel {
         while self.needed(seq, num_tokens) > self.pool().available() {
             if self.pool().coming() > step.num_waiting {
                 step.num_waiting += 1;
+                self.turns.add("turn: waits for coming blocks", 1);
                 return false;
             }
             let victim = self.victim(seq);
@@ -21,8 +22,11 @@ impl SchedulerModel {
                 return false;
             } else if self.memory.table(seq).is_some_and(|table| !table.twins.is_empty()) {
                 self.memory.let_twins_go(seq);
+                self.turns.add("turn: twins let go", 1);
             } else {
-                if !self.is_named(seq) {
+                if self.is_named(seq) {
+                    self.turns.add("turn: alone, but named", 1);
+                } else {
                     self.end_for_capacity(seq);
                 }
                 return false;
@@ -51,7 +55,9 @@ impl SchedulerModel {
 
     /// Ends whoever cannot go on inside a step.
     fn end_for_capacity(&mut self, seq: usize) {
-        for member in self.kin(seq) {
+        let kin = self.kin(seq);
+        self.turns.add("turn: a family ends with capacity", usize::from(kin.len() > 1));
+        for member in kin {
             self.leave_row(member);
             self.note_end(member, Ending::Capacity, true);
             self.ended.push(member);
@@ -72,7 +78,10 @@ impl SchedulerModel {
 
     /// Takes rows and blocks of a running sequence, which waits again.
     pub(super) fn preempt(&mut self, victim: usize) {
-        for member in self.kin(victim) {
+        let kin = self.kin(victim);
+        self.turns.add("turn: a family is preempted", usize::from(kin.len() > 1));
+        self.turns.add("turn: preempted while named", usize::from(self.is_named(victim)));
+        for member in kin {
             self.leave_row(member);
         }
         self.counters.preemptions += 1;

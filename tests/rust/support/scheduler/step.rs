@@ -165,6 +165,7 @@ impl SchedulerModel {
         let state = &self.sequences[seq];
         let (row, start) = (state.row.expect("it runs"), state.scheduled);
         let is_copied = self.memory.own_tail(seq, start);
+        self.turns.add("turn: a shared tail is copied", usize::from(is_copied));
         self.memory.grow(seq, self.blocks_for(seq, num_tokens));
         let samples = self.request_of(seq).submitted.max_tokens > 0 && start + num_tokens == self.expected(seq);
         step.budget -= num_tokens;
