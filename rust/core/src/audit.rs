@@ -143,24 +143,26 @@ fn check_contents(cache: &Cache, holders: &[Holder<'_>]) -> Result<(), StateErro
 /// first and puts the child before it.
 fn check_order(cache: &Cache) -> Result<(), StateError> {
     let pool = cache.pool();
-    let places: BTreeMap<BlockId, usize> = pool.recency().iter().enumerate().map(|(at, block)| (block, at)).collect();
+    let (_, fresh) = pool.blank().parts();
+    // By block; every cached one was given out before.
+    let mut places = vec![None; fresh.end];
+    pool.recency().iter().enumerate().for_each(|(at, block)| places[block.index()] = Some(at));
     let mut targets = BTreeMap::<BlockId, usize>::new();
     for op in cache.copies().owed() {
-        if let Some(&place) = places.get(&op.dst) {
+        if let Some(place) = places[op.dst.index()] {
             targets.entry(op.src).and_modify(|first| *first = place.min(*first)).or_insert(place);
         }
     }
-    let (_, fresh) = pool.blank().parts();
     for block in fresh.map(BlockId::new) {
         let place = match pool.state(block) {
-            State::Cached => places.get(&block).copied(),
+            State::Cached => places[block.index()],
             State::Held { published: true, .. } => None,
             _ => continue,
         };
         let Some(parent) = cache.prefix().parent(block) else {
             continue;
         };
-        let Some(&parent_place) = places.get(&parent) else {
+        let Some(parent_place) = places[parent.index()] else {
             continue;
         };
         let leaves_first = match place {

@@ -193,14 +193,33 @@ impl Cache {
 
     /// Adds `count` new blocks, which the caller knows to be available.
     pub(crate) fn grow(&mut self, table: &mut Table, count: usize) {
-        for _ in 0..count {
-            let block = self.take();
-            table.push(block);
+        if count == 1 || !self.copies.is_settled() {
+            // Evicting the target of a copy that is owed makes its source cached.
+            for _ in 0..count {
+                let block = self.take();
+                table.push(block);
+            }
+            return;
+        }
+        if count > table.len() {
+            table.make_room(table.len() + count);
+        }
+        let len = table.len() + count;
+        while table.len() < len {
+            let (blank, evicted) = self.pool.take_many(len - table.len());
+            self.prefix.remove_many(evicted);
+            self.counters.evicted += evicted.len() as u64;
+            blank.iter().chain(evicted).for_each(|&block| table.push(block));
         }
     }
 
     /// Drops the entries from `keep` on, last first, each with its twin.
     pub(crate) fn shrink(&mut self, table: &mut Table, keep: usize) {
+        if self.copies.is_settled() && table.twins().is_empty() {
+            self.pool.release_many(&table.blocks()[keep.min(table.len())..]);
+            table.truncate(keep);
+            return;
+        }
         while table.len() > keep {
             let Some(Dropped { block, twin }) = table.pop() else { unreachable!("a table that long has a last entry") };
             self.release(block);

@@ -36,6 +36,15 @@ impl BlankStack {
         })
     }
 
+    /// Takes up to `count` blocks, in the order of [`pop`](Self::pop), to the end of `taken`.
+    pub(crate) fn pop_many(&mut self, count: usize, taken: &mut Vec<BlockId>) {
+        let num_returned = count.min(self.returned.len());
+        taken.extend(self.returned.drain(self.returned.len() - num_returned..).rev());
+        let num_fresh = (count - num_returned).min(self.num_blocks - self.fresh);
+        taken.extend((self.fresh..self.fresh + num_fresh).map(BlockId::new));
+        self.fresh += num_fresh;
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, block: BlockId) {
         self.returned.push(block);
@@ -58,6 +67,9 @@ mod tests {
         assert_eq!((take(&mut stack), take(&mut stack)), (Some(0), Some(1)));
         stack.push(BlockId::new(0));
         assert_eq!(stack.len(), 2);
+        let mut many = Vec::new();
+        BlankStack { returned: stack.returned.clone(), ..stack }.pop_many(5, &mut many);
+        assert_eq!(many.into_iter().map(BlockId::get).collect::<Vec<_>>(), [0, 2]);
         assert_eq!([take(&mut stack), take(&mut stack), take(&mut stack)], [Some(0), Some(2), None]);
     }
 }

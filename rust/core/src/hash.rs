@@ -1,7 +1,8 @@
 //! The chained 64-bit hash under which full blocks are looked up.
 //!
-//! `hash(block i) = mix(hash(block i - 1), H(tokens of block i; seed and the block's extra key))`, with XXH3 as `H`. Only
-//! the mix waits for the block before, so the blocks of a prompt are hashed side by side.
+//! `hash(block i) = mix(hash(block i - 1), H(tokens of block i; seed and the block's extra key))`, and `H` takes
+//! a multiplication for four tokens. Only the mix waits for the block before, so the blocks of a prompt are hashed side by
+//! side.
 //!
 //! A hash only says where to look: every hit is verified against the stored tokens (law L5), so neither a collision
 //! nor a poor seed can give a wrong answer, only a slower one.
@@ -15,6 +16,24 @@ pub(crate) fn digest(kind: &[u8], value: &[u8]) -> u64 {
 
 /// Odd, with bits all over: the golden ratio.
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Where the hash of a block begins. No two tokens look like this number or `MIX`, so neither factor of a product is zero
+/// while there is no seed.
+const START: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// Two tokens in one word.
+#[inline]
+fn pair(low: i32, high: i32) -> u64 {
+    u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32
+}
+
+/// The product of two words, its halves folded: every bit of both reaches every bit.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
 
 /// The hash functions of one cache.
 #[derive(Clone, Debug)]
@@ -38,9 +57,16 @@ impl ChainHasher {
     /// The next link: a full block of `tokens` after `parent`, under the canonical bytes of its extra `key`.
     #[inline]
     pub(crate) fn block(&self, parent: u64, tokens: &[i32], key: &[u8]) -> u64 {
-        let seed = if key.is_empty() { self.seed } else { xxh3_64_with_seed(key, self.seed) };
-        let content = xxh3_64_with_seed(bytemuck::cast_slice(tokens), seed);
+        let seed = if key.is_empty() { self.seed } else { self.keyed(key) };
+        let (fours, rest) = tokens.as_chunks();
+        let content = fours.iter().fold(seed ^ START, |hash, &[a, b, c, d]| fold(hash ^ pair(a, b), MIX ^ pair(c, d)));
+        let content = rest.iter().fold(content, |hash, &token| fold(hash ^ pair(token, 1), MIX));
         (parent.rotate_left(23) ^ content).wrapping_mul(MIX)
+    }
+
+    #[cold]
+    fn keyed(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.seed)
     }
 
     /// The part of a block's hash that the index keeps.
@@ -64,6 +90,9 @@ mod tests {
         assert_ne!(base, hasher.block(hasher.root(b"s"), &[1, 2], b""));
         assert_ne!(base, hasher.block(root, &[1, 2], b"k"));
         assert_ne!(hasher.block(base, &[3, 4], b""), hasher.block(hasher.block(root, &[3, 4], b""), &[1, 2], b""));
+        let block = |tokens: &[i32]| hasher.block(root, tokens, b"");
+        assert_ne!(block(&[0, 0, 1, 2]), block(&[0, 0, 3, 4]));
+        assert_ne!(block(&[1, 2, 3, 4, 5, 6, 7, 8]), block(&[5, 6, 7, 8, 1, 2, 3, 4]));
         assert_ne!(base, ChainHasher::new(1, 64).block(root, &[1, 2], b""));
     }
 

@@ -1,17 +1,20 @@
-//! Where a block's hash says it may be found: open addressing over (tag, block) pairs, linear probing.
+//! Where a block's hash says it may be found: open addressing over (tag, block) pairs, linear probing in order of tags.
 //!
 //! The 32-bit tag is the upper half of the block's chained hash and also decides the home place, so that looking,
-//! moving and deleting touch this table alone. Deletion moves later entries back, which leaves no tombstones. Tags
-//! may collide; the caller verifies every candidate.
+//! moving and deleting touch this table alone. Home places rise with the tags, and so do the entries themselves: a
+//! look-up ends at the first larger tag, and a deletion, which moves later entries back, at the first that is at home.
+//! Tags may collide; the caller verifies every candidate.
 
 use crate::ids::BlockId;
 
 type Entry = Option<(u32, BlockId)>;
 
-/// From tags to candidate blocks. All operations are O(1) expected at a load of at most 2/3.
+/// From tags to candidate blocks. All operations are O(1) expected at a load of at most 5/8.
 #[derive(Debug)]
 pub(crate) struct TagIndex {
+    /// As many as there are home places, and what lies beyond the last.
     entries: Vec<Entry>,
+    num_homes: usize,
     len: usize,
     /// The size at which `num_blocks` entries fit; it is never larger.
     full_size: usize,
@@ -22,40 +25,37 @@ const SMALLEST: usize = 64;
 impl TagIndex {
     /// An empty index for at most `num_blocks` entries; it grows as they come.
     pub(crate) const fn new(num_blocks: usize) -> Self {
-        Self { entries: Vec::new(), len: 0, full_size: num_blocks + num_blocks / 2 + 3 }
+        Self { entries: Vec::new(), num_homes: 0, len: 0, full_size: num_blocks / 5 * 8 + 8 }
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// The first candidate under `tag`, almost always the only one.
+    /// The first candidate under `tag` that `accepts`, in no order that matters.
     #[inline]
-    pub(crate) fn first(&self, tag: u32) -> Option<BlockId> {
-        if self.entries.is_empty() {
-            return None;
-        }
+    pub(crate) fn find(&self, tag: u32, mut accepts: impl FnMut(BlockId) -> bool) -> Option<BlockId> {
         let mut place = self.home(tag);
-        while let Some((other, block)) = self.entries[place] {
-            if other == tag {
+        while let Some(&Some((other, block))) = self.entries.get(place)
+            && other <= tag
+        {
+            if other == tag && accepts(block) {
                 return Some(block);
             }
-            place = self.next(place);
+            place += 1;
         }
         None
     }
 
-    /// The candidates under `tag`, in no order that matters.
-    pub(crate) fn candidates(&self, tag: u32) -> impl Iterator<Item = BlockId> {
-        let start = if self.entries.is_empty() { 0 } else { self.home(tag) };
-        let (wrapped, first) = self.entries.split_at(start);
-        let probed = first.iter().chain(wrapped).map_while(|&entry| entry);
-        probed.filter(move |&(other, _)| other == tag).map(|(_, block)| block)
+    /// Brings the place where the probing for `tag` begins into the cache; changes nothing.
+    #[inline]
+    pub(crate) fn touch(&self, tag: u32) {
+        std::hint::black_box(self.entries.get(self.home(tag)).is_some_and(Option::is_some));
     }
 
     /// Adds `block` under `tag`.
     pub(crate) fn insert(&mut self, tag: u32, block: BlockId) {
-        if (self.len + 1) * 3 > self.entries.len() * 2 {
+        if (self.len + 1) * 8 > self.num_homes * 5 {
             self.grow();
         }
         self.place(tag, block);
@@ -66,28 +66,18 @@ impl TagIndex {
     pub(crate) fn remove(&mut self, tag: u32, block: BlockId) {
         let mut gap = self.home(tag);
         loop {
-            match self.entries[gap] {
-                Some(entry) if entry == (tag, block) => break,
-                Some(_) => gap = self.next(gap),
-                None => unreachable!("block {} is not in the index", block.get()),
+            match self.entries.get(gap) {
+                Some(&Some((_, other))) if other == block => break,
+                Some(Some(_)) => gap += 1,
+                _ => unreachable!("block {} is not in the index", block.get()),
             }
         }
         self.len -= 1;
-        let mut probe = gap;
-        loop {
-            probe = self.next(probe);
-            let Some((other, _)) = self.entries[probe] else {
-                break;
-            };
-            // An entry moves back into the gap unless its home lies after the gap on its way.
-            let (home, size) = (self.home(other), self.entries.len());
-            let from_home = |place: usize| {
-                if place < home { place + size - home } else { place - home }
-            };
-            if from_home(gap) < from_home(probe) {
-                self.entries[gap] = self.entries[probe];
-                gap = probe;
-            }
+        while let Some(&Some(entry)) = self.entries.get(gap + 1)
+            && self.home(entry.0) <= gap
+        {
+            self.entries[gap] = Some(entry);
+            gap += 1;
         }
         self.entries[gap] = None;
     }
@@ -101,25 +91,29 @@ impl TagIndex {
     /// The place where the probing for `tag` begins: the tag scaled to the size, so that any size serves.
     #[inline]
     fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag) * self.entries.len() as u64) >> 32) as usize
-    }
-
-    #[inline]
-    fn next(&self, place: usize) -> usize {
-        if place + 1 == self.entries.len() { 0 } else { place + 1 }
+        ((u64::from(tag) * self.num_homes as u64) >> 32) as usize
     }
 
     fn place(&mut self, tag: u32, block: BlockId) {
         let mut place = self.home(tag);
-        while self.entries[place].is_some() {
-            place = self.next(place);
+        while let Some(&Some((other, _))) = self.entries.get(place)
+            && other < tag
+        {
+            place += 1;
         }
-        self.entries[place] = Some((tag, block));
+        let mut moved = Some((tag, block));
+        for entry in &mut self.entries[place..] {
+            moved = std::mem::replace(entry, moved);
+            if moved.is_none() {
+                return;
+            }
+        }
+        self.entries.push(moved);
     }
 
     fn grow(&mut self) {
-        let size = (self.entries.len() * 2).max(SMALLEST).min(self.full_size);
-        let old = std::mem::replace(&mut self.entries, vec![None; size]);
+        self.num_homes = (self.num_homes * 2).max(SMALLEST).min(self.full_size);
+        let old = std::mem::replace(&mut self.entries, vec![None; self.num_homes]);
         for (tag, block) in old.into_iter().flatten() {
             self.place(tag, block);
         }
@@ -147,7 +141,12 @@ mod tests {
                     model.push((tag, block));
                     index.insert(tag, block);
                 }
-                let mut found: Vec<BlockId> = index.candidates(tag).collect();
+                let mut found = Vec::new();
+                let none = index.find(tag, |block| {
+                    found.push(block);
+                    false
+                });
+                assert_eq!(none, None);
                 let mut expected: Vec<BlockId> =
                     model.iter().filter(|entry| entry.0 == tag).map(|entry| entry.1).collect();
                 found.sort();

@@ -19,6 +19,9 @@ pub(crate) enum Taken {
     Evicted(BlockId),
 }
 
+/// The most blocks that one call gives out.
+const AT_ONCE: usize = 256;
+
 /// All blocks of one memory.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -27,6 +30,8 @@ pub(crate) struct Pool {
     blank: BlankStack,
     recency: Recency,
     fences: Fences,
+    /// What the last call gave out at once.
+    taken: Vec<BlockId>,
 }
 
 impl Pool {
@@ -36,7 +41,7 @@ impl Pool {
         let (Some(slots), Some(blank), Some(recency)) = parts else {
             return Err(ConfigError::new("num_blocks", num_blocks, "as many as this machine has memory to describe"));
         };
-        Ok(Self { num_usable: num_blocks - first, slots, blank, recency, fences: Fences::default() })
+        Ok(Self { num_usable: num_blocks - first, slots, blank, recency, fences: Fences::default(), taken: Vec::new() })
     }
 
     /// Blocks that can be given out at all.
@@ -104,6 +109,27 @@ impl Pool {
         Taken::Evicted(block)
     }
 
+    /// Gives out `count` blocks, or as many of them as it does at once, as [`take`](Self::take) does one after the other:
+    /// the blank ones, then the evicted ones. The caller has seen that `count` are available. O(count).
+    pub(crate) fn take_many(&mut self, count: usize) -> (&[BlockId], &[BlockId]) {
+        let count = count.min(AT_ONCE);
+        self.taken.clear();
+        self.blank.pop_many(count, &mut self.taken);
+        let num_blank = self.taken.len();
+        self.recency.pop_many(count - num_blank, &mut self.taken);
+        if self.taken.len() < count {
+            unreachable!("{count} blocks were taken though {} are available", self.taken.len());
+        }
+        let (blank, evicted) = self.taken.split_at(num_blank);
+        for &block in blank {
+            self.slots.allocate(block);
+        }
+        for &block in evicted {
+            self.slots.evict(block);
+        }
+        (blank, evicted)
+    }
+
     /// Counts `block` once more, claiming it if it was cached. O(1).
     #[inline]
     pub(crate) fn retain(&mut self, block: BlockId) {
@@ -117,6 +143,13 @@ impl Pool {
     #[inline]
     pub(crate) fn release(&mut self, block: BlockId) -> Released {
         let released = self.slots.release(block);
+        self.settle(block, released);
+        released
+    }
+
+    /// Puts a released block where its state says.
+    #[inline]
+    fn settle(&mut self, block: BlockId, released: Released) {
         match released {
             Released::StillHeld => {}
             Released::ToCached => self.recency.push(block),
@@ -128,7 +161,17 @@ impl Pool {
                 None => self.blank.push(block),
             },
         }
-        released
+    }
+
+    /// [`release`](Self::release) for each of `blocks`, last first. O(blocks).
+    pub(crate) fn release_many(&mut self, blocks: &[BlockId]) {
+        let newest = self.fences.newest();
+        for &block in blocks.iter().rev() {
+            match self.slots.release(block) {
+                Released::ToBlank if newest.is_none() => self.blank.push(block),
+                released => self.settle(block, released),
+            }
+        }
     }
 
     /// Releases the last count on a published block, which no step guards then. O(guarded).
@@ -237,5 +280,66 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn forget_step(&mut self, step: u64) {
         self.fences.end(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(0, 600).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    fn take(pool: &mut Pool, count: usize, at_once: bool) -> (Vec<BlockId>, usize) {
+        let (mut blocks, mut num_evicted) = (Vec::new(), 0);
+        while blocks.len() < count {
+            if at_once {
+                let (blank, evicted) = pool.take_many(count - blocks.len());
+                num_evicted += evicted.len();
+                blocks.extend(blank.iter().chain(evicted));
+            } else {
+                let taken = pool.take();
+                num_evicted += usize::from(matches!(taken, Taken::Evicted(_)));
+                let (Taken::Blank(block) | Taken::Evicted(block)) = taken;
+                blocks.push(block);
+            }
+        }
+        (blocks, num_evicted)
+    }
+
+    fn release(pool: &mut Pool, blocks: &[BlockId], at_once: bool) {
+        if at_once {
+            return pool.release_many(blocks);
+        }
+        for &block in blocks.iter().rev() {
+            pool.release(block);
+        }
+    }
+
+    #[test]
+    fn many_at_once_are_the_same_blocks_as_one_after_the_other() {
+        let [mut single, mut many] = [(pool(), false), (pool(), true)].map(|(mut pool, at_once)| {
+            let mut seen = Vec::new();
+            for with_step in [false, true, false] {
+                let step = with_step.then(|| pool.begin_step());
+                let (blocks, num_evicted) = take(&mut pool, 500, at_once);
+                for &block in blocks.iter().step_by(3) {
+                    pool.publish(block);
+                }
+                pool.retain(blocks[0]);
+                release(&mut pool, &blocks, at_once);
+                seen.push((blocks.clone(), num_evicted, pool.num_fenced(), pool.num_guarded(), pool.num_blank()));
+                pool.release(blocks[0]);
+                if let Some(step) = step {
+                    pool.end_step(step);
+                }
+            }
+            assert!(seen[2].1 > 0 && seen[1].2 > 0 && seen[1].3 > 0);
+            (pool, seen)
+        });
+        assert_eq!(single.1, many.1);
+        let [single, many] = [take(&mut single.0, 600, false), take(&mut many.0, 600, true)];
+        assert_eq!(single, many);
     }
 }

@@ -4,6 +4,11 @@
 //! root and verifies each candidate by these three, so a hit is exact by induction whatever the hash does (law L5).
 //! A block that has a findable child is never taken out (law L6). Tokens stay readable after a block was taken out,
 //! until it is published again: a sequence may still hold it.
+//!
+//! ```text
+//!   row of a block:   [ tag | parent | key | children | tokens … ]      one piece of memory, so that verifying a
+//!                                                                       candidate touches two cache lines at most
+//! ```
 
 mod check;
 mod keys;
@@ -26,38 +31,56 @@ pub(crate) enum Parent {
     Block(BlockId),
 }
 
-/// A [`Parent`] in one word: the top bit tells a root from a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ParentWord(u32);
+/// A [`Parent`] in one word: a root is negative, a block is its id.
+const ROOT: i32 = i32::MIN;
 
-const ROOT: u32 = 1 << 31;
-
-impl From<Parent> for ParentWord {
+impl Parent {
     #[inline]
-    fn from(parent: Parent) -> Self {
-        match parent {
-            Parent::Root(salt) => Self(salt.0 | ROOT),
-            Parent::Block(block) => Self(block.get().cast_unsigned()),
+    const fn word(self) -> i32 {
+        match self {
+            Self::Root(salt) => salt.0.cast_signed() | ROOT,
+            Self::Block(block) => block.get(),
+        }
+    }
+
+    #[inline]
+    fn of_word(word: i32) -> Self {
+        match usize::try_from(word) {
+            Ok(block) => Self::Block(BlockId::new(block)),
+            Err(_) => Self::Root(Symbol((word ^ ROOT).cast_unsigned())),
         }
     }
 }
 
-impl From<ParentWord> for Parent {
-    fn from(word: ParentWord) -> Self {
-        if word.0 & ROOT == 0 { Self::Block(BlockId::new(word.0 as usize)) } else { Self::Root(Symbol(word.0 ^ ROOT)) }
-    }
-}
-
-/// What is kept of a published block beside its tokens: 16 bytes.
+/// What is kept of a published block beside its tokens, in the first words of its row.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     tag: u32,
-    parent: ParentWord,
+    parent: Parent,
     key: Symbol,
     children: u32,
 }
 
-const UNUSED: Record = Record { tag: 0, parent: ParentWord(ROOT), key: Symbol::EMPTY, children: 0 };
+/// Words before the tokens of a row, and the place of the last of them.
+const HEAD: usize = 4;
+const CHILDREN: usize = 3;
+
+impl Record {
+    #[inline]
+    const fn words(self) -> [i32; HEAD] {
+        [self.tag.cast_signed(), self.parent.word(), self.key.0.cast_signed(), self.children.cast_signed()]
+    }
+
+    #[inline]
+    fn of_words([tag, parent, key, children]: [i32; HEAD]) -> Self {
+        Self {
+            tag: tag.cast_unsigned(),
+            parent: Parent::of_word(parent),
+            key: Symbol(key.cast_unsigned()),
+            children: children.cast_unsigned(),
+        }
+    }
+}
 
 /// One full block of a sequence on its way into, or through, the index.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +99,7 @@ pub(crate) struct Hits {
 }
 
 /// How many links are looked up at once, so that their cache misses overlap.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// The index over published blocks.
 #[derive(Debug)]
@@ -84,8 +107,8 @@ pub(crate) struct Prefix {
     block_size: usize,
     hasher: ChainHasher,
     index: TagIndex,
-    records: Vec<Record>,
-    tokens: Vec<i32>,
+    /// A row for each block that was ever published.
+    rows: Vec<i32>,
     salts: Interner<Arc<[u8]>>,
     keys: Keys,
     version: u64,
@@ -94,12 +117,11 @@ pub(crate) struct Prefix {
 impl Prefix {
     /// An empty index over blocks of `block_size`; `None` when the machine refuses the memory.
     pub(crate) fn new(num_blocks: usize, block_size: usize, hasher: ChainHasher) -> Option<Self> {
-        let (mut records, mut tokens) = (Vec::new(), Vec::new());
-        records.try_reserve_exact(num_blocks).ok()?;
-        tokens.try_reserve_exact(num_blocks.checked_mul(block_size)?).ok()?;
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(num_blocks.checked_mul(HEAD + block_size)?).ok()?;
         let index = TagIndex::new(num_blocks);
         let (salts, keys) = (Interner::default(), Keys::default());
-        Some(Self { block_size, hasher, index, records, tokens, salts, keys, version: 0 })
+        Some(Self { block_size, hasher, index, rows, salts, keys, version: 0 })
     }
 
     /// Changes whenever a block becomes findable or stops being so.
@@ -110,15 +132,14 @@ impl Prefix {
     /// Appends to `chain` the hashes of the full blocks of `tokens` that it lacks. O(tokens), and O(log spans) for each span that
     /// touches a block.
     pub(crate) fn extend_chain(&self, chain: &mut Vec<u64>, tokens: &[i32], identity: &Identity) {
-        let blocks = chain.len()..tokens.len() / self.block_size;
-        chain.reserve(blocks.len());
         let mut before = chain.last().copied();
-        for block in blocks {
+        let blocks = tokens.chunks_exact(self.block_size).enumerate().skip(chain.len());
+        chain.extend(blocks.map(|(block, part)| {
             let key = identity.key_of(block, self.block_size);
-            let hash = self.next_hash(before, self.part(tokens, block), &key, identity);
-            chain.push(hash);
+            let hash = self.next_hash(before, part, &key, identity);
             before = Some(hash);
-        }
+            hash
+        }));
     }
 
     /// The hash of a full block after the one with hash `before`; `None` is the root.
@@ -143,10 +164,17 @@ impl Prefix {
             return;
         };
         let (mut parent, mut recent) = (Parent::Root(salt), Recent::default());
+        hits.blocks.reserve(limit);
         for (batch, hashes) in chain[..limit].chunks(BATCH).enumerate() {
+            for &hash in hashes {
+                self.index.touch(self.hasher.tag(hash));
+            }
             let mut heads = [None; BATCH];
             for (head, &hash) in heads.iter_mut().zip(hashes) {
-                *head = self.index.first(self.hasher.tag(hash));
+                *head = self.index.find(self.hasher.tag(hash), |_| true);
+            }
+            for &head in heads.iter().flatten() {
+                self.touch(head);
             }
             for (offset, (&hash, head)) in hashes.iter().zip(heads).enumerate() {
                 let block = batch * BATCH + offset;
@@ -154,7 +182,7 @@ impl Prefix {
                 let Some(key) = self.keys.find(&identity.key_of(block, self.block_size), &mut recent) else {
                     return;
                 };
-                let part = self.part(tokens, block);
+                let part = &tokens[block * self.block_size..][..self.block_size];
                 let found = if self.is_equal(head, parent, key, part) {
                     Some(head)
                 } else {
@@ -182,54 +210,72 @@ impl Prefix {
     pub(crate) fn insert(&mut self, block: BlockId, parent: Option<BlockId>, link: Link<'_>, identity: &Identity) {
         let parent = match parent {
             Some(parent) => {
-                self.records[parent.index()].children += 1;
+                *self.children_mut(parent) += 1;
                 Parent::Block(parent)
             }
             None => Parent::Root(self.salts.acquire_bytes(identity.salt())),
         };
         let (tag, key) = (self.hasher.tag(link.hash), self.keys.acquire(link.key));
-        let index = block.index();
-        if index >= self.records.len() {
-            self.records.resize(index + 1, UNUSED);
-            self.tokens.resize((index + 1) * self.block_size, 0);
+        let (start, len) = (block.index() * self.row_len(), self.row_len());
+        if start >= self.rows.len() {
+            self.rows.resize(start + len, 0);
         }
-        self.records[index] = Record { tag, parent: parent.into(), key, children: 0 };
-        self.tokens[index * self.block_size..][..self.block_size].copy_from_slice(link.tokens);
+        let (head, tokens) = self.rows[start..start + len].split_at_mut(HEAD);
+        head.copy_from_slice(&Record { tag, parent, key, children: 0 }.words());
+        tokens.copy_from_slice(link.tokens);
         self.index.insert(tag, block);
         self.version += 1;
     }
 
     /// Makes `block`, which has no findable child, unfindable.
     pub(crate) fn remove(&mut self, block: BlockId) {
-        let Record { tag, parent, key, children } = self.records[block.index()];
+        let Record { tag, parent, key, children } = self.record(block);
         if children != 0 {
             unreachable!("block {} is taken out before its {children} children (L6)", block.get());
         }
         self.index.remove(tag, block);
         self.version += 1;
         self.keys.release(key);
-        match parent.into() {
+        match parent {
             Parent::Root(salt) => self.salts.release(salt),
-            Parent::Block(parent) => self.records[parent.index()].children -= 1,
+            Parent::Block(parent) => *self.children_mut(parent) -= 1,
+        }
+    }
+
+    /// [`remove`](Self::remove) for each of `blocks`, in order.
+    pub(crate) fn remove_many(&mut self, blocks: &[BlockId]) {
+        for batch in blocks.chunks(BATCH) {
+            // Rows and places in the index are touched first, so that their cache misses overlap.
+            let mut tags = [0; BATCH];
+            for (tag, &block) in tags.iter_mut().zip(batch) {
+                *tag = self.record(block).tag;
+            }
+            for &tag in &tags[..batch.len()] {
+                self.index.touch(tag);
+            }
+            for &block in batch {
+                self.remove(block);
+            }
         }
     }
 
     /// Makes every block unfindable. O(pool).
     pub(crate) fn forget_all(&mut self) {
         self.index.clear();
-        self.records.fill(UNUSED);
+        let row_len = self.row_len();
+        self.rows.chunks_exact_mut(row_len).for_each(|row| row[CHILDREN] = 0);
         self.salts = Interner::default();
         self.keys = Keys::default();
         self.version += 1;
     }
 
     pub(crate) fn has_children(&self, block: BlockId) -> bool {
-        self.records[block.index()].children > 0
+        self.record(block).children > 0
     }
 
     /// The parent of a published block, unless it is a root.
     pub(crate) fn parent(&self, block: BlockId) -> Option<BlockId> {
-        match self.records[block.index()].parent.into() {
+        match self.record(block).parent {
             Parent::Root(_) => None,
             Parent::Block(parent) => Some(parent),
         }
@@ -237,27 +283,49 @@ impl Prefix {
 
     /// The tokens of a block that was published by its present holder.
     pub(crate) fn tokens(&self, block: BlockId) -> &[i32] {
-        self.part(&self.tokens, block.index())
+        &self.row(block)[HEAD..]
     }
 
     #[inline]
-    fn part<'a>(&self, tokens: &'a [i32], block: usize) -> &'a [i32] {
-        &tokens[block * self.block_size..][..self.block_size]
+    const fn row_len(&self) -> usize {
+        HEAD + self.block_size
+    }
+
+    #[inline]
+    fn row(&self, block: BlockId) -> &[i32] {
+        &self.rows[block.index() * self.row_len()..][..self.row_len()]
+    }
+
+    /// Brings the row of `block` into the cache; changes nothing.
+    #[inline]
+    fn touch(&self, block: BlockId) {
+        let row = self.row(block);
+        std::hint::black_box((row.first().copied(), row.last().copied()));
+    }
+
+    #[inline]
+    fn record(&self, block: BlockId) -> Record {
+        let Some(words) = self.row(block).first_chunk() else { unreachable!("a row has a head") };
+        Record::of_words(*words)
+    }
+
+    #[inline]
+    fn children_mut(&mut self, block: BlockId) -> &mut i32 {
+        let place = block.index() * self.row_len() + CHILDREN;
+        &mut self.rows[place]
     }
 
     #[inline]
     fn is_equal(&self, block: BlockId, parent: Parent, key: Symbol, tokens: &[i32]) -> bool {
-        let record = &self.records[block.index()];
-        record.parent == parent.into() && record.key == key && self.tokens(block) == tokens
+        let Some((&[_, before, symbol, _], own)) = self.row(block).split_first_chunk() else { return false };
+        before == parent.word() && symbol == key.0.cast_signed() && own == tokens
     }
 
     fn find(&self, parent: Parent, hash: u64, key: Symbol, tokens: &[i32], collisions: &mut u64) -> Option<BlockId> {
-        for candidate in self.index.candidates(self.hasher.tag(hash)) {
-            if self.is_equal(candidate, parent, key, tokens) {
-                return Some(candidate);
-            }
-            *collisions += 1;
-        }
-        None
+        self.index.find(self.hasher.tag(hash), |candidate| {
+            let is_equal = self.is_equal(candidate, parent, key, tokens);
+            *collisions += u64::from(!is_equal);
+            is_equal
+        })
     }
 }

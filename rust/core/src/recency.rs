@@ -37,9 +37,10 @@ pub(crate) struct Recency {
 impl Recency {
     /// Room for `num_blocks`, not yet touched; `None` when the machine refuses it.
     pub(crate) fn with_room(num_blocks: usize) -> Option<Self> {
-        let mut positions = Vec::new();
+        let (mut entries, mut positions) = (VecDeque::new(), Vec::new());
         positions.try_reserve_exact(num_blocks).ok()?;
-        Some(Self { positions, ..Self::default() })
+        entries.try_reserve_exact(longest(num_blocks) + 1).ok()?;
+        Some(Self { entries, positions, ..Self::default() })
     }
 
     /// How many blocks are cached.
@@ -60,13 +61,14 @@ impl Recency {
     }
 
     /// Appends a block that became cached.
+    #[inline]
     pub(crate) fn push(&mut self, block: BlockId) {
-        if self.entries.len() > self.live + self.live / 2 + 64 {
+        if self.entries.len() > longest(self.live) {
             self.close_gaps();
         }
         let index = block.index();
         if index >= self.positions.len() {
-            self.positions.resize(index + 1, 0);
+            self.extend_to(index);
         }
         self.positions[index] = low(self.head + self.entries.len() as u64);
         self.entries.push_back(Some(block));
@@ -130,6 +132,18 @@ impl Recency {
         block
     }
 
+    /// Takes `count` blocks, in the order of [`pop`](Self::pop), to the end of `taken`; fewer when no more can go.
+    pub(crate) fn pop_many(&mut self, count: usize, taken: &mut Vec<BlockId>) {
+        let count = count.min(self.evictable());
+        self.live -= count;
+        let until = taken.len() + count;
+        while taken.len() < until {
+            taken.extend(self.entries.pop_front().flatten());
+            self.head += 1;
+        }
+        self.drop_leading_gaps();
+    }
+
     /// Takes out all blocks, guarded ones too, first to go first.
     pub(crate) fn drain(&mut self) -> Vec<BlockId> {
         let blocks = self.iter().collect();
@@ -184,7 +198,13 @@ impl Recency {
         }
     }
 
+    #[cold]
+    fn extend_to(&mut self, index: usize) {
+        self.positions.resize(index + 1, 0);
+    }
+
     /// O(length), at most once in as many changes as there were gaps.
+    #[cold]
     fn close_gaps(&mut self) {
         let (mut kept, mut guard) = (0, 0);
         for old in 0..self.entries.len() {
@@ -203,6 +223,11 @@ impl Recency {
         }
         self.entries.truncate(kept);
     }
+}
+
+/// How long the queue of `live` blocks may become, gaps included.
+const fn longest(live: usize) -> usize {
+    live + live / 2 + 64
 }
 
 /// The low half of a position.
@@ -238,7 +263,9 @@ mod tests {
                 model.push(index);
                 recency.push(block(index));
             } else {
-                assert_eq!(recency.pop(), Some(block(model.remove(0))));
+                let mut taken = Vec::new();
+                recency.pop_many(1 + index % 3, &mut taken);
+                assert_eq!(taken, model.drain(..model.len().min(1 + index % 3)).map(block).collect::<Vec<_>>());
             }
             assert_eq!(recency.len(), model.len());
         }

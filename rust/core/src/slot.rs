@@ -53,7 +53,17 @@ fn decode(word: u32) -> State {
     }
 }
 
-fn encode(state: State) -> u32 {
+/// Given out just now: one holder, not findable.
+const SOLE: State = State::Held { count: 1, published: false };
+
+/// Whether between one and `most` hold the block: one comparison, which a fence fails as well.
+#[inline]
+const fn is_held(word: u32, most: u32) -> bool {
+    (word & !PUBLISHED).wrapping_sub(1) < most
+}
+
+#[inline]
+const fn encode(state: State) -> u32 {
     match state {
         State::Blank => 0,
         State::Fenced => FENCED,
@@ -87,25 +97,27 @@ impl Slots {
         self.words.get(block.index()).map_or(0, |&word| word & COUNT)
     }
 
+    #[inline]
     pub(crate) fn allocate(&mut self, block: BlockId) {
         if block.index() >= self.words.len() {
-            self.words.resize(block.index() + 1, encode(State::Blank));
+            self.extend_to(block);
         }
-        self.transit(block, "allocate", |state| match state {
-            State::Blank => Some(State::Held { count: 1, published: false }),
-            _ => None,
-        });
+        self.exchange(block, "allocate", State::Blank, SOLE);
+    }
+
+    #[cold]
+    fn extend_to(&mut self, block: BlockId) {
+        self.words.resize(block.index() + 1, encode(State::Blank));
     }
 
     /// Counts a held block once more; true when it was cached and is claimed by this.
     #[inline]
     pub(crate) fn retain(&mut self, block: BlockId) -> bool {
         let word = &mut self.words[block.index()];
-        let claimed = match decode(*word) {
-            State::Held { count, .. } if count < COUNT => false,
-            State::Cached => true,
-            state => refuse(block, "retain", state),
-        };
+        let claimed = *word == PUBLISHED;
+        if !claimed && !is_held(*word, COUNT - 1) {
+            refuse(block, "retain", decode(*word));
+        }
         *word += 1;
         claimed
     }
@@ -113,62 +125,63 @@ impl Slots {
     #[inline]
     pub(crate) fn release(&mut self, block: BlockId) -> Released {
         let word = &mut self.words[block.index()];
-        let released = match decode(*word) {
-            State::Held { count: 1, published: true } => Released::ToCached,
-            State::Held { count: 1, published: false } => Released::ToBlank,
-            State::Held { .. } => Released::StillHeld,
-            state => refuse(block, "release", state),
-        };
+        if !is_held(*word, COUNT) {
+            refuse(block, "release", decode(*word));
+        }
         *word -= 1;
-        released
+        match *word {
+            0 => Released::ToBlank,
+            PUBLISHED => Released::ToCached,
+            _ => Released::StillHeld,
+        }
     }
 
+    #[inline]
     pub(crate) fn publish(&mut self, block: BlockId) {
-        self.transit(block, "publish", |state| match state {
-            State::Held { count, published: false } => Some(State::Held { count, published: true }),
-            _ => None,
-        });
+        let word = &mut self.words[block.index()];
+        if *word & PUBLISHED != 0 || !is_held(*word, COUNT) {
+            refuse(block, "publish", decode(*word));
+        }
+        *word |= PUBLISHED;
     }
 
     pub(crate) fn unpublish(&mut self, block: BlockId) {
-        self.transit(block, "unpublish", |state| match state {
-            State::Held { count: 1, published: true } => Some(State::Held { count: 1, published: false }),
-            _ => None,
-        });
+        self.exchange(block, "unpublish", State::Held { count: 1, published: true }, SOLE);
     }
 
     /// As [`unpublish`](Self::unpublish), whoever else holds the block.
     pub(crate) fn withdraw(&mut self, block: BlockId) {
-        self.transit(block, "withdraw", |state| match state {
-            State::Held { count, published: true } => Some(State::Held { count, published: false }),
-            _ => None,
-        });
-    }
-
-    pub(crate) fn evict(&mut self, block: BlockId) {
-        self.transit(block, "evict", |state| match state {
-            State::Cached => Some(State::Held { count: 1, published: false }),
-            _ => None,
-        });
-    }
-
-    pub(crate) fn forget(&mut self, block: BlockId) {
-        self.transit(block, "forget", |state| (state == State::Cached).then_some(State::Blank));
-    }
-
-    pub(crate) fn fence(&mut self, block: BlockId) {
-        self.transit(block, "fence", |state| (state == State::Blank).then_some(State::Fenced));
-    }
-
-    pub(crate) fn unfence(&mut self, block: BlockId) {
-        self.transit(block, "unfence", |state| (state == State::Fenced).then_some(State::Blank));
+        let word = &mut self.words[block.index()];
+        if *word & PUBLISHED == 0 || !is_held(*word, COUNT) {
+            refuse(block, "withdraw", decode(*word));
+        }
+        *word &= !PUBLISHED;
     }
 
     #[inline]
-    fn transit(&mut self, block: BlockId, verb: &str, next: impl FnOnce(State) -> Option<State>) {
+    pub(crate) fn evict(&mut self, block: BlockId) {
+        self.exchange(block, "evict", State::Cached, SOLE);
+    }
+
+    pub(crate) fn forget(&mut self, block: BlockId) {
+        self.exchange(block, "forget", State::Cached, State::Blank);
+    }
+
+    pub(crate) fn fence(&mut self, block: BlockId) {
+        self.exchange(block, "fence", State::Blank, State::Fenced);
+    }
+
+    pub(crate) fn unfence(&mut self, block: BlockId) {
+        self.exchange(block, "unfence", State::Fenced, State::Blank);
+    }
+
+    #[inline]
+    fn exchange(&mut self, block: BlockId, verb: &str, from: State, to: State) {
         let word = &mut self.words[block.index()];
-        let state = decode(*word);
-        *word = next(state).map_or_else(|| refuse(block, verb, state), encode);
+        if *word != encode(from) {
+            refuse(block, verb, decode(*word));
+        }
+        *word = encode(to);
     }
 }
 
@@ -203,7 +216,10 @@ mod tests {
         type Verb = fn(&mut Slots, BlockId);
         let verbs: [(Verb, &[State]); 3] = [
             (|slots, block| _ = slots.release(block), &[State::Blank, State::Fenced, State::Cached]),
-            (|slots, block| _ = slots.retain(block), &[State::Blank, State::Fenced]),
+            (
+                |slots, block| _ = slots.retain(block),
+                &[State::Blank, State::Fenced, State::Held { count: COUNT, published: true }],
+            ),
             (
                 |slots, block| slots.evict(block),
                 &[State::Blank, State::Fenced, State::Held { count: 1, published: true }],

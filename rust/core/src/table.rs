@@ -64,6 +64,12 @@ impl Table {
         Some(Dropped { block, twin: self.pop_twin(self.blocks.len()) })
     }
 
+    /// Takes the entries from `keep` on off a table without twins.
+    pub(crate) fn truncate(&mut self, keep: usize) {
+        debug_assert!(self.twins.is_empty(), "twins go with their entries");
+        self.blocks.truncate(keep);
+    }
+
     /// Takes off the last twin, if it belongs to entry `from` or one behind it.
     pub(crate) fn pop_twin(&mut self, from: usize) -> Option<BlockId> {
         self.twins.pop_if(|&mut (at, _)| at >= from).map(|(_, twin)| twin)

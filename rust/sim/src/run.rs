@@ -211,11 +211,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Asks the scheduler for the held blocks, which takes a look at every row, where they can have changed.
+    /// Asks the scheduler for the held blocks, where they can have changed.
     fn count_held(&mut self) {
         let ask = |scheduler: &Scheduler| {
-            let stats = scheduler.stats();
-            stats.usable - stats.available
+            let (available, usable) = scheduler.available();
+            (usable - available) as u64
         };
         if std::mem::take(&mut self.is_stale) {
             self.held_blocks = ask(&self.scheduler);

@@ -24,20 +24,23 @@ impl Prefix {
 
     /// Every findable block has a findable parent, which counts it (L6).
     fn check_parents(&self, published: &[BlockId]) -> Result<(), StateError> {
-        let mut children = BTreeMap::<BlockId, u32>::new();
+        let end = self.rows.len() / self.row_len();
+        let mut is_findable = vec![false; end];
+        published.iter().for_each(|block| is_findable[block.index()] = true);
+        let mut children = vec![0_u32; end];
         for &block in published {
             let Some(parent) = self.parent(block) else {
                 continue;
             };
-            if published.binary_search(&parent).is_err() {
+            if !is_findable[parent.index()] {
                 let text = format!("block {} is findable, its parent {} is not", block.get(), parent.get());
                 return Err(StateError::law(6, text));
             }
-            *children.entry(parent).or_default() += 1;
+            children[parent.index()] += 1;
         }
         for &block in published {
-            let kept = self.records[block.index()].children;
-            let real = children.get(&block).copied().unwrap_or(0);
+            let kept = self.record(block).children;
+            let real = children[block.index()];
             if kept != real {
                 let text = format!("block {} has {real} children and counts {kept}", block.get());
                 return Err(StateError::law(6, text));
@@ -50,8 +53,8 @@ impl Prefix {
     fn check_content(&self, published: &[BlockId]) -> Result<(), StateError> {
         let mut hashes = BTreeMap::new();
         for &block in published {
-            let tag = self.records[block.index()].tag;
-            if !self.index.candidates(tag).any(|candidate| candidate == block) {
+            let tag = self.record(block).tag;
+            if self.index.find(tag, |candidate| candidate == block).is_none() {
                 let text = format!("block {} is published and cannot be found", block.get());
                 return Err(StateError::law(4, text));
             }
@@ -66,9 +69,9 @@ impl Prefix {
     /// Salts and extra keys are counted once for each block that refers to them.
     fn check_counts(&self, published: &[BlockId]) -> Result<(), StateError> {
         let mut salts = vec![0_u32; self.salts.capacity()];
-        let record = |block: &BlockId| self.records[block.index()];
+        let record = |block: &BlockId| self.record(*block);
         for block in published {
-            if let Parent::Root(salt) = record(block).parent.into() {
+            if let Parent::Root(salt) = record(block).parent {
                 salts[salt.0 as usize] += 1;
             }
         }
@@ -88,13 +91,13 @@ impl Prefix {
                 break hash;
             }
             path.push(at);
-            match self.records[at.index()].parent.into() {
+            match self.record(at).parent {
                 Parent::Root(salt) => break self.hasher.root(self.salts.bytes(salt)),
                 Parent::Block(parent) => at = parent,
             }
         };
         for &block in path.iter().rev() {
-            let key = self.keys.hashed(self.records[block.index()].key);
+            let key = self.keys.hashed(self.record(block).key);
             hash = self.hasher.block(hash, self.tokens(block), &key);
             known.insert(block, hash);
         }

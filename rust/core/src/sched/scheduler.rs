@@ -365,6 +365,12 @@ impl Scheduler {
         self.tables.width()
     }
 
+    /// Blocks that could be given out now, of those that can be given out at all. O(1), unlike [`stats`](Self::stats).
+    #[must_use]
+    pub fn available(&self) -> (usize, usize) {
+        (self.state.cache.available(), self.state.cache.usable())
+    }
+
     /// Rows: the most sequences that run at once.
     #[must_use]
     pub const fn max_num_seqs(&self) -> usize {
