@@ -74,13 +74,20 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
     let class = state.limits.class(&request);
     state.added += 1;
     let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
+    let block_size = state.cache.block_size();
+    // Hashed here, on the caller's thread, so that no step waits for it.
+    let mut chain = Vec::new();
+    if request.use_cache && state.cache.is_caching() {
+        let full = &request.prompt[..request.prompt.len() / block_size * block_size];
+        state.cache.prefix().extend_chain(&mut chain, full, &request.identity);
+    }
     let State { requests, sequences, limits, .. } = state;
     let id = requests.insert_with(|id| {
         let mut first = Sequence {
             prompt_len: request.prompt.len(),
             tokens: request.prompt,
             table: Table::default(),
-            chain: Vec::new(),
+            chain,
             status: if request.ready { Status::Waiting } else { Status::NotReady },
             request: id,
             rank: Rank { class: 0.0, key: 0.0, arrival, order, index: 0 },
@@ -99,7 +106,7 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
         first.rank = limits.rank(&first);
         let follow = |index| {
             let rank = Rank { index, ..first.rank };
-            Sequence { status: Status::Following(None), rank, ..first.clone() }
+            Sequence { status: Status::Following(None), rank, chain: Vec::new(), ..first.clone() }
         };
         let followers: Vec<Sequence> = (1..small(request.n)).map(follow).collect();
         let all = std::iter::once(first).chain(followers).map(|sequence| sequences.insert_with(|_| sequence)).collect();

@@ -70,7 +70,7 @@ impl Scheduler {
         self.state.cache.block_size()
     }
 
-    /// Adds a request; it waits for a step to admit it.
+    /// Adds a request; it waits for a step to admit it. The blocks of its prompt are hashed here.
     ///
     /// # Errors
     ///
