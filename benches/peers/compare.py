@@ -49,7 +49,7 @@ def show(work, unit, scale, theirs, ours):
 
 def steps(rows, count, scheduler):
     """`schedule` + `update_from_output` against `step` + all arrays + `commit`."""
-    prompts = [tokens(1_000 + at, 512).tolist() for at in range(rows)]
+    prompts = [tokens(1_000 + at, 512 - at % 16).tolist() for at in range(rows)]
     batch = vllm_side.Batch(prompts, max(200_000, rows * 96), name=scheduler)
     engine = Engine(Shape(rows))
     theirs, ours = in_turns(count, batch.round, lambda: timed(engine.round))

@@ -160,8 +160,9 @@ class Engine:
             self.round()
 
     def _start_rows(self):
-        for _ in range(self.rows):
-            self._add(PROMPT, self.max_model_len)
+        for row in range(self.rows):
+            # Not all at the same place of a block: every step fills some.
+            self._add(PROMPT - row % BLOCK_SIZE, self.max_model_len)
         num_decodes = 0
         while num_decodes < self.rows:
             plan = self.sched.step(0.0)

@@ -259,8 +259,9 @@ impl Engine {
     }
 
     fn start_rows(&mut self) {
-        for _ in 0..self.shape.rows {
-            self.add(PROMPT, self.shape.max_model_len, true);
+        for row in 0..self.shape.rows {
+            // Not all at the same place of a block: every step fills some.
+            self.add(PROMPT - row % BLOCK_SIZE, self.shape.max_model_len, true);
         }
         self.round();
         while self.plan.num_decodes() < self.shape.rows {

@@ -206,15 +206,17 @@ impl PyScheduler {
         max_tokens: &Bound<'_, PyAny>,
     ) -> Outcome<()> {
         let id = handles::request(request)?;
-        let arguments =
-            arrays::tokens(tokens, "tokens").and_then(|tokens| Ok((tokens, arrays::count(max_tokens, "max_tokens")?)));
+        let (tokens, max_tokens) = (arrays::tokens(tokens, "tokens"), arrays::count(max_tokens, "max_tokens"));
         let mut state = self.lock(request.py())?;
         // A request that is no good is told before an argument that is not.
         if state.scheduler.sequences(id)?.len() > 1 {
             return Ok(state.scheduler.extend(id, &[], 0)?);
         }
-        let (tokens, max_tokens) = arguments?;
-        Ok(state.scheduler.extend(id, &tokens, max_tokens)?)
+        let tokens = tokens?;
+        if tokens.is_empty() || tokens.iter().any(|&token| token < 0) {
+            return Ok(state.scheduler.extend(id, &tokens, 0)?);
+        }
+        Ok(state.scheduler.extend(id, &tokens, max_tokens?)?)
     }
 
     /// Lets a request that was added with `ready=False` into the queue; any other stays as it is.

@@ -167,17 +167,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # --- steps -------------------------------------------------------------------------------
 
-    @rule(later=st.sampled_from([0.0, 0.5, 1.0]))
-    def step(self, later: float) -> None:
-        self.take_step(later)
+    @rule(later=st.sampled_from([0.0, 0.5, 1.0]), room=st.sampled_from([None, 0, 400, 4_096]))
+    def step(self, later: float, room: int | None) -> None:
+        self.take_step(later, room)
 
-    def take_step(self, later: float) -> Any:
+    def take_step(self, later: float, room: int | None = None) -> Any:
         num_out, twin = self.num_out(), self.pair.twin
         state, is_told_now = self.pair.state, bool(twin.unreported)
         is_held = bool(twin.pins.held)
         had_work = any(one.reason is None and one.family.is_ready for one in twin.living())
         self.now += later
-        plan = self.pair.step(self.now).value
+        plan = self.pair.step(self.now, room).value
         if num_out == self.options["inflight_steps"]:
             assert plan is None, "so many plans are out at most"
             assert self.pair.state == state

@@ -168,8 +168,11 @@ class SchedulerPair:
 
     # --- steps -------------------------------------------------------------------------------
 
-    def step(self, now: float) -> Result:
-        real, twin = result_of(self.real.step, now), result_of(self.twin.step, now)
+    def step(self, now: float, room: int | None = None) -> Result:
+        """A step; the plan is written into `room` bytes of ours, if it fits."""
+        options = {} if room is None else {"out": np.zeros(room, dtype=np.uint8)}
+        real = result_of(self.real.step, now, **options)
+        twin = result_of(self.twin.step, now)
         assert_same_error(real.error, twin.error)
         assert (real.value is None) == (twin.value is None)
         if real.value is not None:
@@ -182,6 +185,7 @@ class SchedulerPair:
             self.mirror.apply(real.value)
             self.fences.observe(real.value, self.mirror)
             self._note(view)
+            self._check_buffer(real.value, room)
             if not self.runs_late:
                 self.run(self.out[-1])
         self._settle(real, twin)
@@ -232,6 +236,14 @@ class SchedulerPair:
         for out in gone:
             self.fences.forget(out.view["number"])
             self.gone.append(out.real)
+
+    def _check_buffer(self, plan: Any, room: int | None) -> None:
+        """A plan's buffer is all of it, wherever it lies."""
+        assert plan.in_out == (room is not None and plan.buffer.nbytes <= room)
+        other = octavo.StepPlan.from_buffer(plan.buffer.tobytes())
+        assert plan_view(other, self.names.of_real) == self.out[-1].view
+        with pytest.raises(StateError):
+            self.real.commit(other, [])
 
     def _note(self, view: dict[str, Any]) -> None:
         for name in ("copies", "token_source", "resumed"):

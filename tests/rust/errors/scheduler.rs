@@ -107,7 +107,7 @@ impl Busy {
         let sched = &self.sched;
         let known = |request| {
             let seq = sched.sequences(request).unwrap()[0];
-            sched.tokens(seq).unwrap().to_vec()
+            sched.tokens(seq).unwrap().clone()
         };
         format!(
             "{:?} {:?} {:?} {} {:?} {}",

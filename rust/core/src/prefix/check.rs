@@ -26,7 +26,9 @@ impl Prefix {
     fn check_parents(&self, published: &[BlockId]) -> Result<(), StateError> {
         let end = self.rows.len() / self.row_len();
         let mut is_findable = vec![false; end];
-        published.iter().for_each(|block| is_findable[block.index()] = true);
+        for block in published {
+            is_findable[block.index()] = true;
+        }
         let mut children = vec![0_u32; end];
         for &block in published {
             let Some(parent) = self.parent(block) else {

@@ -171,6 +171,8 @@ impl Pass<'_> {
             let needed = if takes_all { target - owned.min(target) } else { usize::from(own_room == 0) };
             match self.find_blocks(at, needed) {
                 Room::Found => {}
+                // The one that was to run alone waits, or had to go: nobody runs in its stead.
+                _ if share == Share::WholeAlone => return,
                 Room::Later => {
                     at += 1;
                     continue;
