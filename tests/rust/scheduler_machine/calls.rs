@@ -115,6 +115,11 @@ pub enum Op {
         tokens: Vec<i32>,
         expires: Option<usize>,
     },
+    /// Pins what a request knows.
+    PinLike {
+        request: usize,
+        expires: Option<usize>,
+    },
     Unpin {
         pin: usize,
     },
@@ -293,8 +298,10 @@ pub fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(steps, back)| Op::Cancel { steps, back }),
         3 => (sampled.clone(), 0usize..4, prop::collection::vec(0..2i32, 1..6), 0usize..9)
             .prop_map(|(sampled, request, tokens, max_tokens)| Op::NextTurn { sampled, request, tokens, max_tokens }),
-        5 => ((0usize..12).prop_map(common), prop::option::of(0usize..9))
+        2 => ((0usize..12).prop_map(common), prop::option::of(0usize..9))
             .prop_map(|(tokens, expires)| Op::Pin { tokens, expires }),
+        3 => (0usize..6, prop::option::weighted(0.3, 1usize..9))
+            .prop_map(|(request, expires)| Op::PinLike { request, expires }),
         1 => (prop::collection::vec(-1..2i32, 0..8), prop::option::of(1usize..9))
             .prop_map(|(tokens, expires)| Op::Pin { tokens, expires }),
         2 => (0usize..5).prop_map(|pin| Op::Unpin { pin }),

@@ -72,6 +72,12 @@ impl Trio {
                 self.cancel(*back);
             }
             Op::Pin { tokens, expires } => self.pin(tokens, *expires),
+            Op::PinLike { request, expires } => {
+                let known = self.model.members(self.newest(*request)).map(|members| members[0]);
+                if let Ok(tokens) = known.and_then(|seq| self.model.tokens(seq)).map(<[i32]>::to_vec) {
+                    self.pin(&tokens, *expires);
+                }
+            }
             Op::Unpin { pin } => self.unpin(*pin),
             Op::NewEpoch => {
                 self.model.memory.new_epoch();

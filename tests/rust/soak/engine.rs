@@ -312,7 +312,7 @@ impl Engine {
             .collect();
         for (seq, reason) in finished {
             self.census.add(&reason, 1);
-            let found = self.scheduler.tokens(seq).expect("readable until the next step").clone();
+            let found = self.scheduler.tokens(seq).expect("readable until the next step");
             let stream = self.streams.get_mut(&seq.raw()).expect("it was added");
             assert_eq!(found, stream.tokens, "tokens");
             if stream.num_revoked > 0 {
