@@ -64,7 +64,7 @@ test: build
 	$(BIN)/python -m mypy.stubtest octavo._core --allowlist tests/python/meta/stubtest-allowlist.txt
 
 test-slow: build
-	PROPTEST_CASES=20000 $(CARGO_TEST)
+	PROPTEST_CASES=20000 OCTAVO_SOAK_STEPS=1000000 $(CARGO_TEST)
 	$(BIN)/python -m pytest --hypothesis-profile=long --timeout=0 -m "not gpu and not compat"
 
 lint: build
