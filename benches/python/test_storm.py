@@ -1,4 +1,4 @@
-"""10,000 prompts of 256 tokens in one call, a NumPy array each: copied and checked."""
+"""10,000 prompts of 256 tokens in one call, a NumPy array each: copied, checked and hashed."""
 
 import octavo
 from inputs import tokens

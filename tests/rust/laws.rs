@@ -15,5 +15,7 @@
 mod cache;
 #[path = "laws/inflight.rs"]
 mod inflight;
+#[path = "laws/outputs.rs"]
+mod outputs;
 #[path = "laws/scheduler.rs"]
 mod scheduler;

@@ -34,7 +34,7 @@ pub(crate) fn commit(
     outcome.make_room(decision.num_samples);
     while !rest.is_empty() {
         // Decodes for which there is nothing to do but to note the token go in one run.
-        let run = state.rows.accept_run(&rest[..num_decodes], sampled);
+        let run = state.rows.accept_run(&rest[..num_decodes], sampled, state.cache.block_size());
         outcome.extend(&rest[..run], &sampled[..run]);
         (rest, sampled) = (&rest[run..], &sampled[run..]);
         num_decodes = (num_decodes - run).saturating_sub(1);

@@ -119,7 +119,7 @@ pub(crate) struct Run {
 }
 
 /// Tokens that a row keeps beside its sequence, so that not every step touches that.
-const RING: usize = 16;
+const RING: usize = 32;
 
 /// The rows of the batch.
 #[derive(Debug)]
@@ -202,13 +202,19 @@ impl Rows {
 
     /// Notes that the first of `decodes` were computed and sampled `tokens`, as long as there is nothing else to do for them;
     /// returns how many.
-    pub(crate) fn accept_run(&mut self, decodes: &[Placed], tokens: &[i32]) -> usize {
+    pub(crate) fn accept_run(&mut self, decodes: &[Placed], tokens: &[i32], block_size: usize) -> usize {
+        // A token that fills a block is looked at, and gives the sequence what the row keeps: a ring of two blocks never runs
+        // over.
+        let is_short = block_size <= RING / 2;
         let both = decodes.iter().zip(tokens);
         let loud = both.enumerate().find_map(|(at, (placed, &token))| {
             let runner = self.runners[placed.row as usize].as_mut();
             let Some(runner) = runner.filter(|_| !placed.fills) else { return Some(at) };
             let ring = runner.known as usize % RING;
-            if runner.known + 1 >= runner.quiet_until || ring == RING - 1 {
+            if runner.known + 1 >= runner.quiet_until {
+                return Some(at);
+            }
+            if ring == RING - 1 && !is_short {
                 return Some(at);
             }
             runner.in_plans -= 1;
