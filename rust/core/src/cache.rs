@@ -242,9 +242,11 @@ impl Cache {
         self.drop_twins(table, 0);
     }
 
-    /// Makes a held block and every findable block below it unfindable, children first. O(pool).
+    /// Makes a held block and every findable block below it unfindable, children first. Cached ones are blank then, or fenced
+    /// by the newest open step if one guards them, first to go first. O(pool).
     fn withdraw(&mut self, block: BlockId) {
-        let is_findable = |&block: &BlockId| matches!(self.pool.state(block), State::Held { published: true, .. });
+        let is_findable =
+            |&block: &BlockId| matches!(self.pool.state(block), State::Cached | State::Held { published: true, .. });
         let findable = self.pool.blank().parts().1.map(BlockId::new).filter(is_findable);
         let mut children = BTreeMap::<BlockId, Vec<BlockId>>::new();
         for child in findable {
@@ -257,9 +259,22 @@ impl Cache {
             open.extend(children.get(&block).into_iter().flatten());
             found.push(block);
         }
-        for block in found.into_iter().rev() {
+        for &block in found.iter().rev() {
             self.prefix.remove(block);
-            self.pool.withdraw(block);
+        }
+        found.sort_unstable();
+        let is_below = |block: &BlockId| found.binary_search(block).is_ok();
+        let cached: Vec<BlockId> = self.pool.recency().iter().filter(is_below).collect();
+        for &block in &found {
+            if self.pool.state(block) != State::Cached {
+                self.pool.withdraw(block);
+            }
+        }
+        for block in cached {
+            self.pool.discard(block);
+            if let Some(src) = self.copies.drop_target(block) {
+                self.release_source(src);
+            }
         }
     }
 

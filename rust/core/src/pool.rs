@@ -219,6 +219,24 @@ impl Pool {
         Some(block)
     }
 
+    /// Makes a cached block blank, or fences it by the newest open step if one guards it. Its publication is withdrawn.
+    pub(crate) fn discard(&mut self, block: BlockId) {
+        let is_guarded = self.recency.is_guarded(block);
+        self.recency.remove(block);
+        self.settle_forgotten(block, is_guarded);
+    }
+
+    fn settle_forgotten(&mut self, block: BlockId, is_guarded: bool) {
+        self.slots.forget(block);
+        match self.fences.newest().filter(|_| is_guarded) {
+            Some(step) => {
+                self.slots.fence(block);
+                self.fences.wait_for(step, block);
+            }
+            None => self.blank.push(block),
+        }
+    }
+
     /// No block is findable any more: cached ones are blank, or fenced by the newest open step if one guards them.
     /// Returns those, first to go first. O(pool).
     pub(crate) fn unpublish_all(&mut self) -> Vec<BlockId> {
@@ -230,14 +248,7 @@ impl Pool {
         let evictable = self.recency.evictable();
         let cached = self.recency.drain();
         for (at, &block) in cached.iter().enumerate() {
-            self.slots.forget(block);
-            match self.fences.newest().filter(|_| at >= evictable) {
-                Some(step) => {
-                    self.slots.fence(block);
-                    self.fences.wait_for(step, block);
-                }
-                None => self.blank.push(block),
-            }
+            self.settle_forgotten(block, at >= evictable);
         }
         cached
     }

@@ -66,11 +66,8 @@ impl Recency {
         if self.entries.len() > longest(self.live) {
             self.close_gaps();
         }
-        let index = block.index();
-        if index >= self.positions.len() {
-            self.extend_to(index);
-        }
-        self.positions[index] = low(self.head + self.entries.len() as u64);
+        self.make_place(block);
+        self.positions[block.index()] = low(self.head + self.entries.len() as u64);
         self.entries.push_back(Some(block));
         self.live += 1;
         if let Some(guard) = self.guards.back_mut() {
@@ -78,10 +75,18 @@ impl Recency {
         }
     }
 
+    #[inline]
+    fn make_place(&mut self, block: BlockId) {
+        if block.index() >= self.positions.len() {
+            self.extend_to(block.index());
+        }
+    }
+
     /// Puts a block behind those that no step guards, and before those that one does. O(guarded).
     pub(crate) fn push_unguarded(&mut self, block: BlockId) {
         let Some(first) = self.guards.front() else { return self.push(block) };
         let offset = usize::try_from(first.from.max(self.head) - self.head).unwrap_or(usize::MAX);
+        self.make_place(block);
         self.entries.insert(offset, Some(block));
         for (entry, position) in self.entries.range(offset..).zip(self.head + offset as u64..) {
             if let Some(moved) = entry {
@@ -287,6 +292,15 @@ mod tests {
         recency.remove(block(1));
         recency.push_unguarded(block(0));
         assert_eq!((recency.evictable(), recency.pop()), (1, Some(block(0))));
+    }
+
+    #[test]
+    fn block_that_was_never_cached_goes_before_the_guarded_ones() {
+        let mut recency = Recency::default();
+        recency.open(1);
+        recency.push(block(0));
+        recency.push_unguarded(block(7));
+        assert_eq!((order(&recency), recency.pop()), (vec![7, 0], Some(block(7))));
     }
 
     #[test]

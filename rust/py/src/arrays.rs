@@ -115,6 +115,17 @@ pub(crate) fn writable_bytes<'py>(object: &Bound<'py, PyAny>, argument: &str) ->
     }
 }
 
+/// Writes `bytes` to the front of an array that was found writable; false, with nothing written, where it is too short. What
+/// the array's own class says about its length is not asked.
+pub(crate) fn write_front(array: &Bound<'_, PyArray1<u8>>, bytes: &[u8]) -> bool {
+    let Ok(mut array) = array.try_readwrite() else { return false };
+    match array.as_slice_mut().ok().and_then(|all| all.get_mut(..bytes.len())) {
+        Some(front) => front.copy_from_slice(bytes),
+        None => return false,
+    }
+    true
+}
+
 /// An int32 matrix that can be written: contiguous and writable.
 pub(crate) fn writable_matrix<'py>(object: &Bound<'py, PyAny>, argument: &str) -> Outcome<Bound<'py, PyArray2<i32>>> {
     match object.cast::<PyArray2<i32>>() {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::PyArray1;
 use octavo_core::{Scheduler, StepPlan};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -281,13 +281,7 @@ impl PyScheduler {
             return Ok(None);
         }
         let (bytes, fate) = (plan.bytes(), Arc::<Fate>::default());
-        let out = out.filter(|out| out.len().is_ok_and(|len| len >= bytes.len()));
-        if let Some(out) = &out {
-            let mut target = out.readwrite();
-            if let Some(target) = target.as_slice_mut().ok().and_then(|target| target.get_mut(..bytes.len())) {
-                target.copy_from_slice(bytes);
-            }
-        }
+        let out = out.filter(|out| arrays::write_front(out, bytes));
         plans.push((plan.number(), Arc::clone(&fate)));
         let (plan, tables) = (Arc::clone(buffer), scheduler.table_version());
         Ok(Some(PyStepPlan::new(plan, out.map(Bound::unbind), slf.clone().unbind(), tables, fate)))

@@ -182,3 +182,54 @@ def test_a_pin_keeps_a_prefix_and_expires_by_steps():
     scheduler.new_epoch()
     assert scheduler.match(range(9)) == 0
     assert scheduler.stats().blank == 32
+
+
+@pytest.mark.parametrize("batching", ["mixed", "static", "continuous"])
+def test_what_is_cached_below_an_abandoned_twin_is_found_no_more(batching):
+    scheduler = octavo.Scheduler(
+        10,
+        block_size=1,
+        dedupe=False,
+        batching=batching,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        max_model_len=64,
+    )
+
+    def run(count):
+        for _ in range(count):
+            plan = scheduler.step(0.0)
+            if plan is not None:
+                scheduler.commit(plan, [1 + plan.number] * len(plan.sample_seqs))
+            scheduler.audit()
+
+    scheduler.add([0], max_tokens=1)
+    run(2)
+    request = scheduler.add([0], max_tokens=9)
+    (seq,) = scheduler.sequences(request)
+    run(3)
+    # Its own block of token 0 has a twin, and its next one is published below that twin.
+    known = scheduler.tokens(seq).tolist()
+    below = scheduler.add([*known[:2], 77, 78], max_tokens=0)
+    if batching == "static":
+        scheduler.abort(below)
+    else:
+        run(2)
+        assert scheduler.match([*known[:2], 77, 78, 79]) >= 2
+    scheduler.finish(request)
+    scheduler.extend(request, [7] * (10 - len(scheduler.tokens(seq))), max_tokens=0)
+    run(8)
+    assert not scheduler.has_work
+
+
+def test_followers_have_the_prompt_before_they_fork():
+    scheduler = build()
+    request = scheduler.add(range(30), max_tokens=2, n=4)
+    first, second, *others = scheduler.sequences(request)
+    scheduler.abort(first)
+    for seq in (first, second, *others):
+        assert scheduler.tokens(seq).tolist() == list(range(30))
+    plan = scheduler.step(0.0)
+    assert plan.seqs.tolist() == [second]
+    scheduler.commit(plan, [1, 2, 3])
+    assert scheduler.tokens(others[1]).tolist() == [*range(30), 3]

@@ -202,3 +202,31 @@ def test_padding_fills_up_to_a_captured_size():
     with pytest.raises(octavo.RequestError) as caught:
         octavo.pad(plan, 1)
     assert (caught.value.argument, caught.value.excess) == ("size", 1)
+
+
+def test_out_is_measured_and_not_asked_for_its_length():
+    class Boaster(np.ndarray):
+        def __len__(self):
+            raise AssertionError
+
+    scheduler = build()
+    scheduler.add(range(20), max_tokens=4)
+    plan = scheduler.step(0.0, out=np.zeros(8, np.uint8).view(Boaster))
+    assert not plan.in_out
+    assert plan.token_ids.tolist() == list(range(20))
+
+
+def test_a_plan_with_more_padding_than_bytes_is_read_back():
+    count = 300
+    scheduler = octavo.Scheduler(
+        2_000, block_size=4, batching="static", max_num_seqs=count, max_model_len=64
+    )
+    for index in range(count):
+        scheduler.add([index + 1], max_tokens=1 if index else 9)
+    scheduler.commit(scheduler.step(0.0), [1] * count)
+    # The first plan behind it tells who ended.
+    scheduler.commit(scheduler.step(1.0), [1])
+    plan = scheduler.step(2.0)
+    read = octavo.StepPlan.from_buffer(plan.buffer)
+    assert read.num_padded == plan.num_padded == count - 1
+    assert plan.num_padded > len(plan.buffer), "what is checked here needs a small plan"

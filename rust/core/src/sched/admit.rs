@@ -138,6 +138,24 @@ impl Pass<'_> {
         let State { cache, rows, sequences, limits, look_up, .. } = &*self.state;
         let seated = self.decision.placed.iter().rev().filter(|placed| placed.num_tokens > 0).take(newcomers);
         let seated: Vec<u32> = seated.map(|placed| placed.row).collect();
+        // Who stands before the head would, by aging, come back before it.
+        let is_worse = |row: u32| {
+            let rank = sequences.live(rows.at(row).seq).rank;
+            rank.class > need.rank.class && rank > need.rank
+        };
+        let (mut freed, mut num_rows) = (0, rows.num_free() + rows.num_cooling());
+        let coming = cache.available() + cache.coming();
+        // What all of them could give at most, before anybody's blocks are counted.
+        let (mut most_rows, mut most_blocks) = (num_rows, coming);
+        for &row in rows.order.iter().filter(|&&row| is_worse(row)) {
+            let table = &sequences.live(rows.at(row).seq).table;
+            most_rows += self.rows_of(row);
+            // A copy's source may go with its target.
+            most_blocks += 2 * table.len() + table.twins().len();
+        }
+        if need.rows > most_rows || need.blocks > most_blocks {
+            return None;
+        }
         let partly = self.partly_placed();
         let lack = |row: u32| {
             let prompt = if partly.contains(&row) { self.missing(row) } else { self.lack(row) };
@@ -145,14 +163,7 @@ impl Pass<'_> {
         };
         let mut kept: usize = rows.order.iter().map(|&row| lack(row)).sum();
         let mut dropped = BTreeMap::new();
-        let (mut freed, mut num_rows) = (0, rows.num_free() + rows.num_cooling());
-        let coming = cache.available() + cache.coming();
         let mut victims = Vec::new();
-        // Who stands before the head would, by aging, come back before it.
-        let is_worse = |row: u32| {
-            let rank = sequences.live(rows.at(row).seq).rank;
-            rank.class > need.rank.class && rank > need.rank
-        };
         for &row in rows.order.iter().rev().filter(|&&row| is_worse(row) && !seated.contains(&row)) {
             victims.push(row);
             kept -= lack(row);

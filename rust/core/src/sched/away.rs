@@ -25,7 +25,7 @@ pub(crate) fn commit(
         (placed.start as usize, ((placed.start + placed.num_tokens) as usize).min(sequence.tokens.len()));
     state.counters.recomputed_tokens += sequence.high_water.min(end).saturating_sub(start) as u64;
     sequence.high_water = sequence.high_water.max(end);
-    let high_water = sequence.high_water;
+    let (high_water, prompt_len) = (sequence.high_water, sequence.prompt_len);
     if !placed.leads {
         if let Some(&token) = sampled.first() {
             accept(state, placed.seq, token, outcome);
@@ -39,7 +39,9 @@ pub(crate) fn commit(
     state.requests.live_mut(request).forked = true;
     let followers: Vec<SequenceId> = state.unended(request).filter(|&seq| seq != placed.seq).collect();
     for seq in followers {
-        state.sequences.live_mut(seq).high_water = high_water;
+        let prompt = state.sequences.live(placed.seq).tokens[..prompt_len].to_vec();
+        let follower = state.sequences.live_mut(seq);
+        (follower.high_water, follower.tokens) = (high_water, prompt);
         state.put_into_queue(seq);
     }
     for (&seq, &token) in family.iter().zip(sampled) {

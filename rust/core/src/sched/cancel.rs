@@ -29,7 +29,6 @@ pub(crate) fn cancel(state: &mut State, number: u64) -> Result<(), Error> {
     for placed in void.iter().flat_map(|plan| &plan.placed) {
         match state.rows.get(placed.row) {
             Some(runner) if !runner.ended => {
-                state.rows.order.retain(|&row| row != placed.row);
                 let seq = state.preempt(placed.row);
                 state.news.preempted.push(seq);
                 end_if_too_long(state, seq);
@@ -38,6 +37,8 @@ pub(crate) fn cancel(state: &mut State, number: u64) -> Result<(), Error> {
             None => end_if_too_long(state, placed.seq),
         }
     }
+    state.rows.close_gaps();
+    state.forget_merges();
     if let Some(plan) = void.first() {
         state.cache.void_steps(plan.step);
     }

@@ -213,9 +213,10 @@ fn join(state: &mut State, seq: SequenceId, like: Runner) {
     let State { cache, sequences, rows, news, limits, .. } = state;
     let leader = sequences.live(like.seq);
     let (table, chain) = (cache.share(&leader.table), leader.chain.clone());
+    let tokens = leader.tokens[..leader.prompt_len].to_vec();
     let sequence = sequences.live_mut(seq);
     let Status::Following(Some(row)) = sequence.status else { unreachable!("a row was kept for each that forks") };
-    (sequence.table, sequence.chain) = (table, chain);
+    (sequence.table, sequence.chain, sequence.tokens) = (table, chain, tokens);
     (sequence.status, sequence.was_admitted) = (Status::Running(row), true);
     make_room(sequence, cache.block_size(), limits.max_model_len);
     rows.insert(row, Runner { seq, announced: 0, in_plans: 0, ..like }, place);
@@ -224,11 +225,11 @@ fn join(state: &mut State, seq: SequenceId, like: Runner) {
 
 /// Tells the ends that no outcome has told.
 fn report(state: &mut State, outcome: &mut Outcome) {
-    for Report { seq, reason, extended } in state.ends.to_report.drain(..) {
-        outcome.finished.push(seq);
+    for Report { end, reason } in state.ends.to_report.drain(..) {
+        outcome.finished.push(end.seq);
         outcome.reasons.push(reason);
-        if !extended {
-            state.ends.reported.push(seq);
+        if state.sequences.live(end.seq).turn == end.turn {
+            state.ends.reported.push(end);
         }
     }
 }

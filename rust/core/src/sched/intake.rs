@@ -100,17 +100,23 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
             identity: request.identity,
             use_cache: request.use_cache,
             was_admitted: false,
+            released: false,
+            turn: 0,
             high_water: 0,
             in_plans: 0,
         };
         first.rank = limits.rank(&first);
+        // Those that follow take the prompt when they fork, or take over.
+        let (tokens, chain) = (std::mem::take(&mut first.tokens), std::mem::take(&mut first.chain));
+        let shell = first.clone();
+        (first.tokens, first.chain) = (tokens, chain);
         let follow = |index| {
             let rank = Rank { index, ..first.rank };
-            Sequence { status: Status::Following(None), rank, chain: Vec::new(), ..first.clone() }
+            Sequence { status: Status::Following(None), rank, ..shell.clone() }
         };
         let followers: Vec<Sequence> = (1..small(request.n)).map(follow).collect();
         let all = std::iter::once(first).chain(followers).map(|sequence| sequences.insert_with(|_| sequence)).collect();
-        Family { sequences: all, num_alive: request.n, forked: false }
+        Family { sequences: all, num_alive: request.n, forked: false, leader: 0 }
     });
     let first = state.requests.live(id).sequences[0];
     if request.ready {
@@ -122,14 +128,13 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
 }
 
 /// Goes on with a request whose only sequence has ended and was not released: `tokens` follow what it knows (CONTRACT §3.1).
-/// O(tokens + ends that wait to be released or reported).
+/// O(tokens + log waiting).
 pub(crate) fn extend(state: &mut State, request: RequestId, tokens: &[i32], max_tokens: usize) -> Result<(), Error> {
     let seq = check_extension(state, request, tokens, max_tokens)?;
-    state.ends.to_release.retain(|&other| other != seq);
-    state.ends.reported.retain(|&other| other != seq);
-    state.ends.to_report.iter_mut().filter(|report| report.seq == seq).for_each(|report| report.extended = true);
     let max_model_len = state.limits.max_model_len;
     let sequence = state.sequences.live_mut(seq);
+    // What its end still had to lead to is void; that it is reported stays.
+    sequence.turn += 1;
     sequence.tokens.extend_from_slice(tokens);
     sequence.prompt_len = sequence.tokens.len();
     sequence.max_len = sequence.tokens.len().saturating_add(max_tokens).min(max_model_len);
@@ -164,7 +169,7 @@ fn check_extension(state: &State, request: RequestId, tokens: &[i32], max_tokens
     let Status::Ended { row, .. } = sequence.status else {
         return Err(StateError::new("the request goes on: only one that has ended is extended").into());
     };
-    if !state.ends.to_release.contains(&seq) {
+    if sequence.released {
         return Err(StateError::new("the request has ended, and its blocks were released").into());
     }
     if row.map_or(sequence.in_plans, |row| state.rows.at(row).in_plans) > 0 {

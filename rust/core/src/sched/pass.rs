@@ -250,6 +250,7 @@ impl<'a> Pass<'a> {
             }
             self.state.rows.order.clear();
             self.state.expire(row);
+            self.state.forget_merges();
             return Room::Gone;
         }
         self.state.rows.order.remove(place);
@@ -300,6 +301,7 @@ impl<'a> Pass<'a> {
         self.decision.grown.retain(|&(other, _)| other != row);
         self.decision.replaced.retain(|&(other, _)| other != row);
         let seq = self.state.preempt(row);
+        self.state.forget_merges();
         self.decision.preempted.push(seq);
         if self.state.is_too_long(seq) {
             self.state.queue.remove(seq);

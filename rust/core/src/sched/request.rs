@@ -85,12 +85,14 @@ pub(crate) struct Family {
     pub(crate) num_alive: usize,
     /// Each of its sequences stands for itself.
     pub(crate) forked: bool,
+    /// Before that, the place of the one that stands for all.
+    pub(crate) leader: usize,
 }
 
 impl Limits {
     /// Where `sequence` stands in the order if it is queued now.
     pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
-        let class = sequence.class.unwrap_or(count(sequence.tokens.len()));
+        let class = sequence.class.unwrap_or(count(sequence.tokens.len().max(sequence.prompt_len)));
         let Rank { arrival, order, index, .. } = sequence.rank;
         // No deadline at all is no nearer for having waited.
         let key = if class.is_finite() { class + self.aging * arrival } else { class };
@@ -132,8 +134,9 @@ const fn signed(priority: i64) -> f64 {
 
 /// One token stream, and everything about it that a steady step does not touch.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "four independent facts, none of them a state")]
 pub(crate) struct Sequence {
-    /// Prompt and outputs.
+    /// Prompt and outputs; none as long as another one stands for it.
     pub(crate) tokens: Vec<i32>,
     pub(crate) table: Table,
     /// The chained hashes of the full blocks of `tokens`, as far as they were needed.
@@ -154,6 +157,10 @@ pub(crate) struct Sequence {
     pub(crate) identity: Identity,
     pub(crate) use_cache: bool,
     pub(crate) was_admitted: bool,
+    /// Its end took effect.
+    pub(crate) released: bool,
+    /// How often its request was extended.
+    pub(crate) turn: u32,
     /// The most tokens that were computed before it lost its blocks.
     pub(crate) high_water: usize,
     /// Plans out that name it, while it does not run.

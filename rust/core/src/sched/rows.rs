@@ -9,7 +9,7 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::ids::SequenceId;
 use crate::sched::decision::Placed;
@@ -133,7 +133,7 @@ pub(crate) struct Rows {
     /// Rows that nobody runs in, and how many plans out name them.
     cooling: BTreeMap<u32, u8>,
     /// Rows of finished members of the static batch that runs.
-    padding: Vec<u32>,
+    padding: BTreeSet<u32>,
 }
 
 impl Rows {
@@ -145,7 +145,7 @@ impl Rows {
             order: Vec::with_capacity(max_num_seqs),
             free: rows.map(Reverse).collect(),
             cooling: BTreeMap::new(),
-            padding: Vec::new(),
+            padding: BTreeSet::new(),
         }
     }
 
@@ -234,6 +234,12 @@ impl Rows {
         (len..self.at(row).known as usize).map(|place| ring[place % RING])
     }
 
+    /// Takes the rows in which nobody runs any more out of the order.
+    pub(crate) fn close_gaps(&mut self) {
+        let runners = &self.runners;
+        self.order.retain(|&row| runners[row as usize].is_some());
+    }
+
     /// Takes the runner, if there is one, out of `row`, which the caller takes out of the order.
     pub(crate) fn vacate(&mut self, row: u32) {
         self.empty(row);
@@ -243,7 +249,7 @@ impl Rows {
     /// As [`vacate`](Self::vacate), but nobody else is given the row before the padding is dropped.
     pub(crate) fn pad(&mut self, row: u32) {
         self.empty(row);
-        self.padding.push(row);
+        self.padding.insert(row);
     }
 
     /// The static batch is over.

@@ -115,7 +115,7 @@ impl Scheduler {
     ///
     /// # Complexity
     ///
-    /// O(tokens + ends that were not released or reported).
+    /// O(tokens + log waiting).
     pub fn extend(&mut self, request: RequestId, tokens: &[i32], max_tokens: usize) -> Result<(), Error> {
         intake::extend(&mut self.state, request, tokens, max_tokens)
     }
@@ -162,7 +162,7 @@ impl Scheduler {
     ///
     /// # Complexity
     ///
-    /// O(log waiting).
+    /// O(log waiting) for each sequence.
     pub fn abort(&mut self, handle: impl Into<Handle>) -> Result<(), Error> {
         self.end(handle.into(), Reason::Aborted)
     }

@@ -32,10 +32,15 @@ pub(crate) struct News {
 /// An end that no outcome has told yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    pub(crate) seq: SequenceId,
+    pub(crate) end: End,
     pub(crate) reason: Reason,
-    /// The request was extended since: its handles stay alive.
-    pub(crate) extended: bool,
+}
+
+/// The end of a sequence in one of its turns: void when it was extended since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) seq: SequenceId,
+    pub(crate) turn: u32,
 }
 
 /// Where the ends of sequences are on their way (CONTRACT §3.1).
@@ -46,9 +51,9 @@ pub(crate) struct Report {
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    pub(crate) to_release: Vec<SequenceId>,
+    pub(crate) to_release: Vec<End>,
     pub(crate) to_report: Vec<Report>,
-    pub(crate) reported: Vec<SequenceId>,
+    pub(crate) reported: Vec<End>,
 }
 
 /// The last look-up of a queue's head that did not fit: it holds while the findable blocks, and the tokens that it knows, are
@@ -143,19 +148,27 @@ impl State {
             Some(heir) => self.hand_over(seq, heir),
             None => self.leave(seq),
         };
-        self.sequences.live_mut(seq).status = Status::Ended { reason, row };
-        self.ends.to_release.push(seq);
-        self.ends.to_report.push(Report { seq, reason, extended: false });
+        let sequence = self.sequences.live_mut(seq);
+        sequence.status = Status::Ended { reason, row };
+        let end = End { seq, turn: sequence.turn };
+        self.ends.to_release.push(end);
+        self.ends.to_report.push(Report { end, reason });
         self.counters.finished += 1;
     }
 
     /// Who takes over from `seq` if it ends now: the next one that it stands for.
-    fn heir(&self, seq: SequenceId) -> Option<SequenceId> {
+    fn heir(&mut self, seq: SequenceId) -> Option<SequenceId> {
         let sequence = self.sequences.live(seq);
         if matches!(sequence.status, Status::Following(_)) || !self.leads(seq) {
             return None;
         }
-        self.unended(sequence.request).find(|&other| other != seq)
+        let (sequences, family) = (&self.sequences, self.requests.live_mut(sequence.request));
+        let is_heir = |other: SequenceId| other != seq && sequences.get(other).is_ok_and(|other| !other.has_ended());
+        // Whoever stands before the leader has ended: they are not walked past again.
+        let mut others = family.sequences.iter().copied().enumerate().skip(family.leader);
+        let (place, heir) = others.find(|&(_, other)| is_heir(other))?;
+        family.leader = place;
+        Some(heir)
     }
 
     /// Takes `seq` out of where it stands; returns the row that it keeps until the next step.
@@ -184,11 +197,12 @@ impl State {
         let sequence = self.sequences.live_mut(seq);
         let status = sequence.status;
         let (table, chain) = (std::mem::take(&mut sequence.table), std::mem::take(&mut sequence.chain));
+        let tokens = std::mem::take(&mut sequence.tokens);
         let high_water = sequence.high_water;
         let in_plans = std::mem::take(&mut sequence.in_plans);
         let next = self.sequences.live_mut(heir);
         let kept = if let Status::Following(row) = next.status { row } else { None };
-        (next.status, next.table, next.chain) = (status, table, chain);
+        (next.status, next.table, next.chain, next.tokens) = (status, table, chain, tokens);
         (next.high_water, next.in_plans) = (high_water, in_plans);
         match status {
             Status::Waiting => {
@@ -202,9 +216,9 @@ impl State {
             }
             Status::NotReady | Status::Following(_) | Status::Ended { .. } => {}
         }
-        for placed in self.out.iter_mut().flat_map(|plan| &mut plan.placed).filter(|placed| placed.seq == seq) {
-            placed.seq = heir;
-        }
+        let is_named = in_plans > 0 || matches!(status, Status::Running(row) if self.rows.at(row).in_plans > 0);
+        let placed = self.out.iter_mut().filter(|_| is_named).flat_map(|plan| &mut plan.placed);
+        placed.filter(|placed| placed.seq == seq).for_each(|placed| placed.seq = heir);
         kept
     }
 
@@ -214,9 +228,15 @@ impl State {
         tokens.extend(self.rows.fresh(row, tokens.len()));
     }
 
-    /// Prompt and accepted outputs of a sequence.
+    /// Prompt and accepted outputs of a sequence. Before the fork only the one that stands for the others has the prompt.
     pub(crate) fn tokens(&self, seq: SequenceId) -> Result<Vec<i32>, Error> {
         let sequence = self.sequences.get(seq)?;
+        if sequence.tokens.is_empty() {
+            let all = self.requests.live(sequence.request).sequences.iter();
+            let mut others = all.filter_map(|&other| self.sequences.get(other).ok());
+            let holder = others.find(|other| !other.tokens.is_empty());
+            return Ok(holder.map(|holder| holder.tokens[..sequence.prompt_len].to_vec()).unwrap_or_default());
+        }
         let mut tokens = sequence.tokens.clone();
         if let Status::Running(row) = sequence.status {
             tokens.extend(self.rows.fresh(row, tokens.len()));
@@ -297,13 +317,14 @@ impl State {
     /// Ends with `capacity`, in a step, a sequence that has neither row nor blocks nor a place in the queue any more.
     pub(crate) fn end_now(&mut self, seq: SequenceId) {
         let reason = Reason::Capacity;
-        self.sequences.live_mut(seq).status = Status::Ended { reason, row: None };
-        self.ends.to_report.push(Report { seq, reason, extended: false });
+        let sequence = self.sequences.live_mut(seq);
+        (sequence.status, sequence.released) = (Status::Ended { reason, row: None }, true);
+        self.ends.to_report.push(Report { end: End { seq, turn: sequence.turn }, reason });
         self.news.ended.push(seq);
         self.counters.finished += 1;
     }
 
-    /// Frees the blocks of a sequence and its row, which the caller takes out of the order. The row of a finished member of
+    /// Frees the blocks of a sequence and its row, which the caller takes out of the order, and whose merges it forgets. The row of a finished member of
     /// a static batch stays, as padding.
     pub(crate) fn evacuate(&mut self, seq: SequenceId, row: u32) {
         let sequence = self.sequences.live_mut(seq);
@@ -315,12 +336,20 @@ impl State {
             self.rows.vacate(row);
         }
         self.news.vacated.push(row);
-        self.news.merged.retain(|&(other, ..)| other != row);
+    }
+
+    /// Forgets the merges in rows that were vacated, before these are given to others.
+    pub(crate) fn forget_merges(&mut self) {
+        let rows = &self.rows;
+        self.news.merged.retain(|&(row, _)| rows.get(row).is_some());
     }
 
     /// Forgets the sequences whose end was reported by an outcome, and the requests that none are left of.
     pub(crate) fn forget_reported(&mut self) {
-        for seq in self.ends.reported.drain(..) {
+        for End { seq, turn } in self.ends.reported.drain(..) {
+            if self.sequences.live(seq).turn != turn {
+                continue;
+            }
             let Ok(sequence) = self.sequences.remove(seq) else { unreachable!("an ended sequence is forgotten once") };
             let family = self.requests.live_mut(sequence.request);
             family.num_alive -= 1;

@@ -8,7 +8,7 @@ use crate::error::{Error, RequestError};
 use crate::ids::SequenceId;
 use crate::sched::pass::{Pass, Room, Share};
 use crate::sched::request::{Sequence, Status};
-use crate::sched::state::State;
+use crate::sched::state::{End, State};
 use crate::table::blocks_for;
 
 /// Decides the next step; false when nothing can run.
@@ -119,14 +119,19 @@ fn evacuate_ended(state: &mut State) {
     let rows = &state.rows;
     let order = state.rows.order.iter().copied().filter(|&row| !rows.at(row).ended).collect();
     state.rows.order = order;
-    for seq in std::mem::take(&mut state.ends.to_release) {
+    for End { seq, turn } in std::mem::take(&mut state.ends.to_release) {
         let sequence = state.sequences.live_mut(seq);
+        if sequence.turn != turn {
+            continue;
+        }
+        sequence.released = true;
         if let Status::Ended { row: Some(row), reason } = sequence.status {
             sequence.status = Status::Ended { reason, row: None };
             state.evacuate(seq, row);
         }
         state.news.ended.push(seq);
     }
+    state.forget_merges();
 }
 
 impl Pass<'_> {
