@@ -1,6 +1,6 @@
 //! Phase 4 of a step: who joins the batch, and whom a strictly better request may push out for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{Batching, Policy};
 use crate::ids::SequenceId;
@@ -123,9 +123,9 @@ impl Pass<'_> {
         }
         let Some(victims) = self.choose_victims(need, newcomers) else { return false };
         for row in victims {
-            self.state.rows.order.retain(|&other| other != row);
             self.preempt(row);
         }
+        self.state.rows.close_gaps();
         true
     }
 
@@ -137,7 +137,7 @@ impl Pass<'_> {
     fn choose_victims(&self, need: &Need, newcomers: usize) -> Option<Vec<u32>> {
         let State { cache, rows, sequences, limits, look_up, .. } = &*self.state;
         let seated = self.decision.placed.iter().rev().filter(|placed| placed.num_tokens > 0).take(newcomers);
-        let seated: Vec<u32> = seated.map(|placed| placed.row).collect();
+        let seated: BTreeSet<u32> = seated.map(|placed| placed.row).collect();
         // Who stands before the head would, by aging, come back before it.
         let is_worse = |row: u32| {
             let rank = sequences.live(rows.at(row).seq).rank;
@@ -147,13 +147,17 @@ impl Pass<'_> {
         let coming = cache.available() + cache.coming();
         // What all of them could give at most, before anybody's blocks are counted.
         let (mut most_rows, mut most_blocks) = (num_rows, coming);
-        for &row in rows.order.iter().filter(|&&row| is_worse(row)) {
+        let is_short = |rows: usize, blocks: usize| need.rows > rows || need.blocks > blocks;
+        for &row in rows.order.iter().rev().filter(|&&row| is_worse(row)) {
+            if !is_short(most_rows, most_blocks) {
+                break;
+            }
             let table = &sequences.live(rows.at(row).seq).table;
             most_rows += self.rows_of(row);
             // A copy's source may go with its target.
             most_blocks += 2 * table.len() + table.twins().len();
         }
-        if need.rows > most_rows || need.blocks > most_blocks {
+        if is_short(most_rows, most_blocks) {
             return None;
         }
         let partly = self.partly_placed();
@@ -212,7 +216,7 @@ impl Pass<'_> {
     }
 
     /// Prompts of this plan that it leaves one token of, and that will go on as decodes.
-    fn partly_placed(&self) -> Vec<u32> {
+    fn partly_placed(&self) -> BTreeSet<u32> {
         let prompts = self.decision.placed[self.decision.num_decodes..].iter().filter(|placed| placed.num_tokens > 0);
         let left = prompts.filter(|placed| {
             let runner = self.state.rows.at(placed.row);

@@ -286,7 +286,7 @@ impl<'a> Pass<'a> {
         victim.unwrap_or_else(|| unreachable!("the requester is in the order"))
     }
 
-    /// Takes everything from the row, which the caller took out of the order, its part in this plan included, and puts its
+    /// Takes everything from the row, which the caller takes out of the order, its part in this plan included, and puts its
     /// sequence back into the queue.
     pub(crate) fn preempt(&mut self, row: u32) {
         let placed = self.decision.placed.iter_mut().rev().find(|placed| placed.row == row && placed.num_tokens > 0);
