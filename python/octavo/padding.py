@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.errors import RequestError
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from octavo._core import StepPlan
 
 __all__ = ["PaddedPlan", "pad"]
+
+_MAX_ROWS = 65_536
 
 
 class PaddedPlan(NamedTuple):
@@ -48,7 +51,8 @@ def pad(plan: StepPlan, size: int) -> PaddedPlan:
         size: Rows, at least those of the plan.
 
     Raises:
-        RequestError: `size` is smaller than the plan.
+        RequestError: `size` is smaller than the plan, or beyond 65,536 rows.
+        TypeError: `size` is no integer.
         StateError: The plan was committed or cancelled.
 
     Example:
@@ -61,7 +65,10 @@ def pad(plan: StepPlan, size: int) -> PaddedPlan:
     """
     import numpy as np  # noqa: PLC0415 - a simulation never needs it, and it is slow to start
 
-    rows = plan.rows
+    size, rows = index(size), plan.rows
+    if size > _MAX_ROWS:
+        message = f"{size} rows are more than any scheduler has"
+        raise RequestError("size", message, limit=_MAX_ROWS, excess=size - _MAX_ROWS)
     missing = size - len(rows)
     if missing < 0:
         message = f"{size} rows are fewer than the {len(rows)} of the plan"

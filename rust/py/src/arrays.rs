@@ -115,6 +115,11 @@ pub(crate) fn writable_bytes<'py>(object: &Bound<'py, PyAny>, argument: &str) ->
     }
 }
 
+/// Where an array's memory lies: first byte, length.
+pub(crate) fn memory(array: &Bound<'_, PyArray1<u8>>) -> (usize, usize) {
+    (array.data().addr(), array.dims()[0])
+}
+
 /// Writes `bytes` to the front of an array that was found writable; false, with nothing written, where it is too short. What
 /// the array's own class says about its length is not asked.
 pub(crate) fn write_front(array: &Bound<'_, PyArray1<u8>>, bytes: &[u8]) -> bool {

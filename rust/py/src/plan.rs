@@ -14,22 +14,35 @@ use crate::scheduler::PyScheduler;
 
 /// What becomes of a plan; shared by it and its scheduler.
 #[derive(Debug, Default)]
-pub(crate) struct Fate(AtomicU8);
+pub(crate) struct Fate {
+    state: AtomicU8,
+    /// Where the plan lies in memory of the caller's: first byte, length.
+    memory: Option<(usize, usize)>,
+}
 
 const COMMITTED: u8 = 1;
 const VOID: u8 = 2;
 
 impl Fate {
+    pub(crate) fn new(memory: Option<(usize, usize)>) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
+    /// Whether the plan lies in some of this memory.
+    pub(crate) fn overlaps(&self, (first, len): (usize, usize)) -> bool {
+        self.memory.is_some_and(|(own, own_len)| first < own + own_len && own < first + len)
+    }
+
     pub(crate) fn commit(&self) {
-        self.0.store(COMMITTED, Ordering::Release);
+        self.state.store(COMMITTED, Ordering::Release);
     }
 
     pub(crate) fn cancel(&self) {
-        self.0.store(VOID, Ordering::Release);
+        self.state.store(VOID, Ordering::Release);
     }
 
     fn is(&self, fate: u8) -> bool {
-        self.0.load(Ordering::Acquire) == fate
+        self.state.load(Ordering::Acquire) == fate
     }
 }
 

@@ -259,8 +259,9 @@ impl PyScheduler {
     ///
     /// Args:
     ///     now: Finite seconds on a clock of the caller's that does not go back.
-    ///     out: A writable uint8 array, such as pinned memory, for the plan's buffer. A plan that does not fit keeps memory
-    ///         of its own: `plan.buffer` is the plan in any case, `plan.in_out` tells which.
+    ///     out: A writable, contiguous, 8-byte aligned uint8 array, such as pinned memory, for the plan's buffer. It is the
+    ///         plan's until its commit: one in which a plan that is out lies is refused. A plan that does not fit keeps
+    ///         memory of its own: `plan.buffer` is the plan in any case, `plan.in_out` tells which.
     #[pyo3(signature = (now, *, out=None))]
     fn step(
         slf: &Bound<'_, Self>,
@@ -271,6 +272,10 @@ impl PyScheduler {
         let out = out.map(|out| arrays::writable_bytes(out, "out")).transpose()?;
         let mut state = slf.get().lock(slf.py())?;
         let State { scheduler, ring, out: plans } = &mut *state;
+        let memory = out.as_ref().map(arrays::memory);
+        if memory.is_some_and(|memory| plans.iter().any(|(_, fate)| fate.overlaps(memory))) {
+            return Err(Failure::request("out", "a plan that is out lies there"));
+        }
         let Some(buffer) = free_buffer(ring) else {
             return Err(Failure::State("the ring of plans is empty"));
         };
@@ -280,8 +285,9 @@ impl PyScheduler {
         if !scheduler.step(now, plan)? {
             return Ok(None);
         }
-        let (bytes, fate) = (plan.bytes(), Arc::<Fate>::default());
+        let bytes = plan.bytes();
         let out = out.filter(|out| arrays::write_front(out, bytes));
+        let fate = Arc::new(Fate::new(memory.filter(|_| out.is_some())));
         plans.push((plan.number(), Arc::clone(&fate)));
         let (plan, tables) = (Arc::clone(buffer), scheduler.table_version());
         Ok(Some(PyStepPlan::new(plan, out.map(Bound::unbind), slf.clone().unbind(), tables, fate)))

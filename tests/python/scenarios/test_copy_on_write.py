@@ -225,11 +225,9 @@ def test_s054_a_group_of_four_that_is_preempted_is_computed_again() -> None:
     scheduler = octavo.Scheduler(5, block_size=4, max_model_len=64, watermark=0.0)
     seqs = scheduler.sequences(scheduler.add(range(6), max_tokens=8, n=4))
     outputs = {seq: [] for seq in seqs}
-    now = 0.0
-    while scheduler.has_work:
-        plan = scheduler.step(now)
+    for now in range(200):
+        plan = scheduler.step(float(now))
         scheduler.audit()
-        now += 1.0
         if plan is None:
             continue
         sampled = [int(seq) % 97 for seq in plan.sample_seqs]
@@ -237,7 +235,7 @@ def test_s054_a_group_of_four_that_is_preempted_is_computed_again() -> None:
             outputs[seq] += list(tokens)
     assert scheduler.stats().preemptions > 0
     assert outputs == {seq: [seq % 97] * 8 for seq in seqs}
-    scheduler.step(now)
+    assert not scheduler.has_work
     assert scheduler.stats().available == 5
 
 

@@ -27,7 +27,8 @@ class NaiveDecision(NaiveStep):
         elif self.state.batching == "mixed":
             self.place_decodes()
             self.place_whole_prompts()
-            self._admit_all()
+            if not self.holds:
+                self._admit_all()
         elif self.state.batching == "continuous":
             if self.prompts:
                 self.place_whole_prompts(limit=1)

@@ -21,6 +21,7 @@ class NaiveStep:
         self.copied: list[tuple[NaiveSequence, int]] = []  # entries that a copy replaced
         self.preempted: list[NaiveSequence] = []
         self.num_waiting_for_blocks = 0
+        self.holds = False  # a whole prompt in progress found too little budget
         self.decodes = [one for one in state.in_order() if state.is_decode(one)]
         self.prompts = [one for one in state.in_order() if state.is_prompt(one)]
         self.cap = self._cap()
@@ -45,8 +46,12 @@ class NaiveStep:
     def place_whole_prompts(self, limit: int | None = None) -> None:
         """Those in progress under the other batchings: each whole, or not at all."""
         for sequence in self.prompts[:limit]:
-            if sequence.row is not None and self.state.lacking(sequence) <= self.budget:
+            if sequence.row is None:
+                continue
+            if self.state.lacking(sequence) <= self.budget:
                 self._place_whole(sequence)
+            else:
+                self.holds = True
 
     # --- one row -----------------------------------------------------------------------------
 

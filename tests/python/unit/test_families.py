@@ -233,3 +233,30 @@ def test_followers_have_the_prompt_before_they_fork():
     assert plan.seqs.tolist() == [second]
     scheduler.commit(plan, [1, 2, 3])
     assert scheduler.tokens(others[1]).tolist() == [*range(30), 3]
+
+
+def test_a_turn_that_finds_too_little_budget_keeps_others_from_joining():
+    scheduler = octavo.Scheduler(
+        256,
+        block_size=4,
+        batching="mixed",
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        max_model_len=32,
+    )
+    request = scheduler.add([1], max_tokens=1)
+    (seq,) = scheduler.sequences(request)
+    for index in range(6):
+        scheduler.add([5], max_tokens=4 + index)
+    scheduler.commit(scheduler.step(0.0), [2] * 7)
+    # 30 tokens to compute, and 6 decodes before them in every step.
+    scheduler.extend(request, [3] * 29, max_tokens=1)
+    for _ in range(8):
+        scheduler.add([5], max_tokens=8)
+        plan = scheduler.step(0.0)
+        scheduler.commit(plan, [2] * len(plan.sample_seqs))
+        if seq in plan.seqs:
+            break
+    else:
+        pytest.fail("the turn never ran")
+    scheduler.audit()

@@ -202,6 +202,10 @@ def test_padding_fills_up_to_a_captured_size():
     with pytest.raises(octavo.RequestError) as caught:
         octavo.pad(plan, 1)
     assert (caught.value.argument, caught.value.excess) == ("size", 1)
+    with pytest.raises(octavo.RequestError):
+        octavo.pad(plan, 2**31)
+    with pytest.raises(TypeError):
+        octavo.pad(plan, 2.5)
 
 
 def test_out_is_measured_and_not_asked_for_its_length():
@@ -230,3 +234,18 @@ def test_a_plan_with_more_padding_than_bytes_is_read_back():
     read = octavo.StepPlan.from_buffer(plan.buffer)
     assert read.num_padded == plan.num_padded == count - 1
     assert plan.num_padded > len(plan.buffer), "what is checked here needs a small plan"
+
+
+def test_out_belongs_to_its_plan_until_the_commit():
+    scheduler = build(inflight_steps=3)
+    scheduler.add([5, 6, 7], max_tokens=9)
+    memory = np.zeros(8192, np.uint8)
+    first = scheduler.step(0.0, out=memory[:4096])
+    for overlapping in (memory, memory[2048:6144]):
+        with pytest.raises(octavo.RequestError) as caught:
+            scheduler.step(0.0, out=overlapping)
+        assert caught.value.argument == "out"
+    second = scheduler.step(0.0, out=memory[4096:])
+    assert (first.header[1], second.header[1]) == (0, 1)
+    scheduler.commit(first, [1])
+    assert scheduler.step(0.0, out=memory[:4096]).in_out

@@ -75,7 +75,7 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
     state.added += 1;
     let max_len = request.prompt.len().saturating_add(request.max_tokens).min(state.limits.max_model_len);
     let block_size = state.cache.block_size();
-    // Hashed here, on the caller's thread, so that no step waits for it.
+    // Hashed here, not in the step that admits it.
     let mut chain = Vec::new();
     if request.use_cache && state.cache.is_caching() {
         let full = &request.prompt[..request.prompt.len() / block_size * block_size];

@@ -39,6 +39,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) prompt_cap: usize,
     /// How often phases 2 and 3 met a prompt in progress.
     pub(crate) num_prompts: usize,
+    /// A whole prompt in progress found too little budget: whoever joined would keep it from ever finding enough.
+    pub(crate) holds: bool,
     /// Rows that wait for blocks which a step in flight still guards.
     num_waiting: usize,
 }
@@ -48,7 +50,7 @@ impl<'a> Pass<'a> {
         let mut decision = state.spare.pop().unwrap_or_default();
         decision.clear();
         let budget = state.limits.token_budget;
-        Self { state, decision, budget, prompt_cap, num_prompts: 0, num_waiting: 0 }
+        Self { state, decision, budget, prompt_cap, num_prompts: 0, holds: false, num_waiting: 0 }
     }
 
     /// Whether nothing is placed.

@@ -232,10 +232,9 @@ impl State {
     pub(crate) fn tokens(&self, seq: SequenceId) -> Result<Vec<i32>, Error> {
         let sequence = self.sequences.get(seq)?;
         if sequence.tokens.is_empty() {
-            let all = self.requests.live(sequence.request).sequences.iter();
-            let mut others = all.filter_map(|&other| self.sequences.get(other).ok());
-            let holder = others.find(|other| !other.tokens.is_empty());
-            return Ok(holder.map(|holder| holder.tokens[..sequence.prompt_len].to_vec()).unwrap_or_default());
+            let family = self.requests.live(sequence.request);
+            let holder = self.sequences.get(family.sequences[family.leader])?;
+            return Ok(holder.tokens[..sequence.prompt_len].to_vec());
         }
         let mut tokens = sequence.tokens.clone();
         if let Status::Running(row) = sequence.status {

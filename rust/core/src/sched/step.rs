@@ -45,7 +45,9 @@ pub(crate) fn decide(state: &mut State, now: f64) -> Result<bool, Error> {
             if pass.num_prompts > 0 {
                 pass.place_prompts(Share::Whole);
             }
-            pass.admit(Share::Whole);
+            if !pass.holds {
+                pass.admit(Share::Whole);
+            }
         }
         Batching::Continuous => {
             pass.place_prompts(Share::WholeAlone);
@@ -166,6 +168,7 @@ impl Pass<'_> {
             let target = runner.target(block_size, worst_case);
             let fits = share == Share::Chunks || lacking <= self.budget;
             self.num_prompts += usize::from(runner.is_prompt());
+            self.holds |= runner.is_prompt() && !fits;
             if !runner.is_prompt() || !fits {
                 at += 1;
                 continue;

@@ -18,6 +18,8 @@ pub(super) struct Step {
     pub preempted: Vec<usize>,
     /// How many wait for blocks that are coming.
     pub num_waiting: usize,
+    /// A whole prompt in progress found too little budget: nobody joins before it.
+    pub holds: bool,
 }
 
 impl Step {
@@ -87,6 +89,7 @@ impl SchedulerModel {
             resumed: Vec::new(),
             preempted: Vec::new(),
             num_waiting: 0,
+            holds: false,
         }
     }
 
@@ -96,7 +99,7 @@ impl SchedulerModel {
             Batching::Chunked | Batching::Mixed => {
                 self.place_decodes(step);
                 self.place_prompts(step, &prompts);
-                while self.admit_next(step) {}
+                while !step.holds && self.admit_next(step) {}
             }
             Batching::Continuous => {
                 if let Some(first) = prompts.first() {
@@ -134,6 +137,7 @@ impl SchedulerModel {
             let in_chunks = self.world.batching == Batching::Chunked;
             let is_over_budget = if in_chunks { step.budget == 0 } else { step.budget < lacking };
             if self.sequences[seq].row.is_none() || is_over_budget {
+                step.holds |= self.sequences[seq].row.is_some() && !in_chunks;
                 continue;
             }
             if self.finds_room(step, seq, if in_chunks { 1 } else { lacking }) {
