@@ -254,8 +254,9 @@ def test_a_turn_that_finds_too_little_budget_keeps_others_from_joining():
     for _ in range(8):
         scheduler.add([5], max_tokens=8)
         plan = scheduler.step(0.0)
+        seqs = plan.seqs.tolist()
         scheduler.commit(plan, [2] * len(plan.sample_seqs))
-        if seq in plan.seqs:
+        if seq in seqs:
             break
     else:
         pytest.fail("the turn never ran")
