@@ -261,3 +261,26 @@ def test_a_turn_that_finds_too_little_budget_keeps_others_from_joining():
     else:
         pytest.fail("the turn never ran")
     scheduler.audit()
+
+
+def test_a_family_that_can_never_be_computed_ends_as_a_whole():
+    scheduler = octavo.Scheduler(
+        4, block_size=2, max_num_batched_tokens=2, max_num_seqs=3, max_model_len=32, watermark=0.0
+    )
+    scheduler.add([1, 2, 3, 4], max_tokens=0)
+    for _ in range(2):
+        scheduler.commit(scheduler.step(0.0), [])
+    seqs = list(scheduler.sequences(scheduler.add(range(10, 16), max_tokens=3, n=2)))
+    scheduler.commit(scheduler.step(0.0), [])
+    # What was available when it was admitted is pinned now, all but one block.
+    pin = scheduler.pin([1, 2, 3, 4])
+    scheduler.commit(scheduler.step(0.0), [])
+    plan = scheduler.step(0.0)
+    assert (plan.seqs.tolist(), plan.ended.tolist()) == ([], seqs)
+    outcome = scheduler.commit(plan, [])
+    assert outcome.finished.tolist() == seqs
+    assert set(outcome.reasons.tolist()) == {octavo.Reason.CAPACITY}
+    scheduler.unpin(pin)
+    scheduler.audit()
+    scheduler.add([7], max_tokens=1, n=3)
+    assert scheduler.step(1.0).sample.tolist() == [0, 0, 0], "all rows are free again"
