@@ -12,6 +12,7 @@ from octavo._core import (
 )
 from octavo.config import KVGroup, SchedulerConfig
 from octavo.errors import (
+    CheckpointError,
     ConfigError,
     MissingDependencyError,
     OctavoError,
@@ -27,6 +28,7 @@ from octavo.types import Reason
 
 __all__ = [
     "CacheStats",
+    "CheckpointError",
     "ConfigError",
     "KVCache",
     "KVGroup",

@@ -1,4 +1,4 @@
-"""The only door to optional libraries: CuPy, where a GPU is wanted."""
+"""The only door to optional libraries: CuPy, where a GPU is wanted, and tokenizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from octavo.errors import MissingDependencyError
 
-__all__ = ["cuda_ready", "require_cupy"]
+__all__ = ["cuda_ready", "require_cupy", "require_tokenizers"]
 
 # CUDA runtime status codes that tell why no device answers.
 _NO_DEVICE = {
@@ -43,3 +43,14 @@ def cuda_ready() -> bool:
     except MissingDependencyError:
         return False
     return True
+
+
+def require_tokenizers() -> ModuleType:
+    """Returns the `tokenizers` module.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        raise MissingDependencyError("tokenizers", "install octavo[text], or give token ids")
+    return importlib.import_module("tokenizers")
