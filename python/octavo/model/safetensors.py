@@ -61,12 +61,11 @@ class TensorFile:
         entry = self._entries[name]
         count = math.prod(entry.shape)
         kind, start = _TYPES[entry.type], self._data + entry.begin
-        values: npt.NDArray[Any] = np.fromfile(self.path, dtype=kind, count=count, offset=start)
+        values = cast("Any", np.fromfile(self.path, dtype=kind, count=count, offset=start))
         if len(values) < count:
             raise self._error("is truncated", name)
         if entry.type == "BF16":
-            wide: npt.NDArray[np.uint32] = values.astype(np.uint32) << np.uint32(16)
-            values = wide.view(np.float32)
+            values = _widened(values)
         return values.reshape(entry.shape)
 
     def _header(self, file: Any) -> dict[str, Any]:
@@ -117,6 +116,10 @@ class TensorFile:
 
     def _error(self, reason: str, tensor: str | None = None) -> CheckpointError:
         return CheckpointError(str(self.path), reason, tensor)
+
+
+def _widened(halves: Any) -> Any:
+    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

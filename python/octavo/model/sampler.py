@@ -56,6 +56,11 @@ class Sampling:
         if not 0 <= self.seed <= _MASK:
             raise ConfigError("seed", self.seed, "a whole number, 0 … 2^64-1")
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens are left out."""
+        return self.top_k > 0 or self.top_p < 1
+
     def of(self, index: int) -> Sampling:
         """The same for the sequence `index` of a request, with a seed of its own."""
         seed = sequence_seed(self.seed, index)
@@ -117,21 +122,34 @@ def sample(
     if broken.any():
         raise RequestError("logits", f"row {int(xp.argmax(broken))} has NaN, or no finite largest")
     tokens = _to_host(tokens).astype(np.int32)
-    drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0]
-    if drawn:
-        chosen = [samplings[row] for row in drawn]
-        numbers = uniform([one.seed for one in chosen], np.asarray(positions)[drawn])
-        tokens[drawn] = _to_host(_draw(logits[xp.asarray(drawn)], chosen, numbers, xp))
+    # Rows that are cut are sorted first. The others must not be, or their tokens would depend on
+    # whether a row beside them is cut.
+    for is_cut in (False, True):
+        rows = [
+            row for row, one in enumerate(samplings) if one.temperature > 0 and one.is_cut is is_cut
+        ]
+        if rows:
+            chosen = [samplings[row] for row in rows]
+            numbers = uniform([one.seed for one in chosen], np.asarray(positions)[rows])
+            drawn = _draw(logits[xp.asarray(rows)], chosen, numbers, is_cut=is_cut, xp=xp)
+            tokens[rows] = _to_host(drawn)
     return tokens
 
 
-def _draw(logits: Any, samplings: list[Sampling], numbers: npt.NDArray[np.float64], xp: Any) -> Any:
+def _draw(
+    logits: Any,
+    samplings: list[Sampling],
+    numbers: npt.NDArray[np.float64],
+    *,
+    is_cut: bool,
+    xp: Any,
+) -> Any:
     temperatures = xp.asarray([[one.temperature] for one in samplings])
     # The largest is taken away first, so that a tiny temperature makes -inf and not inf.
     with np.errstate(over="ignore"):
         scaled = (logits - logits.max(axis=1, keepdims=True)).astype(xp.float64) / temperatures
     order = None
-    if any(one.top_k or one.top_p < 1 for one in samplings):
+    if is_cut:
         order = xp.argsort(-scaled, axis=1, kind="stable")
         scaled = xp.take_along_axis(scaled, order, axis=1)
     shares = xp.exp(scaled)
