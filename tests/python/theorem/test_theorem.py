@@ -174,6 +174,7 @@ class Theorem(RuleBasedStateMachine):
         )
         self.texts: dict[int, Text] = {}
         self.out: list[Any] = []
+        self.just_ended: list[int] = []  # and not released: by the next step
         self.now = 0.0
         self.sources = 0
         for one in adds:
@@ -195,7 +196,7 @@ class Theorem(RuleBasedStateMachine):
         longest = min(self.options["max_model_len"] - 1, self.options["num_blocks"])
         prompt = (STEM[: max(0, min(stem, longest - len(tail)))] + tail)[:longest]
         least = min(options.get("min_tokens", 0), options["max_tokens"])
-        n = min(options.get("n", 1), self.options["max_num_seqs"])
+        n = min(options.get("n", 1), self.options["max_num_seqs"], max(1, options["max_tokens"]))
         options = options | {"min_tokens": least, "n": n}
         try:
             request = self.sched.add(prompt, **options)
@@ -216,31 +217,24 @@ class Theorem(RuleBasedStateMachine):
     def _limit(self, prompt: list[int], max_tokens: int) -> int:
         return min(max_tokens, self.options["max_model_len"] - len(prompt))
 
+    @precondition(lambda self: self.just_ended)
     @rule(data=st.data(), tokens=TOKENS, max_tokens=st.sampled_from([6, 2]))
     def extend(self, data: Any, tokens: list[int], max_tokens: int) -> None:
-        ended = [
-            (seq, text)
-            for seq, text in self.texts.items()
-            if text.reason is not None and len(self.sched_sequences(text.request)) == 1
-        ]
-        if not ended:
-            return
-        seq, text = data.draw(st.sampled_from(ended[-4:]))
+        seq = data.draw(st.sampled_from(self.just_ended))
+        text = self.texts[seq]
         try:
             self.sched.extend(text.request, tokens, max_tokens=max_tokens)
         except octavo.OctavoError as refused:
             event(f"extend is refused: {type(refused).__name__}")
             return
         event("extend goes on")
+        self.just_ended.remove(seq)
         prompt = [*text.prompt, *text.said, *tokens]
         # What it may say counts from there on, and so do its stops.
         self.texts[seq] = Text(
             text.request, prompt, text.sampling, self._limit(prompt, max_tokens), 0, text.stops
         )
         self.settle()
-
-    def sched_sequences(self, request: int) -> list[int]:
-        return [seq for seq, text in self.texts.items() if text.request == request]
 
     @rule(data=st.data(), how=st.sampled_from(["abort", "finish"]), whole=st.booleans())
     def end_early(self, data: Any, how: str, whole: bool) -> None:  # noqa: FBT001 - drawn
@@ -269,6 +263,7 @@ class Theorem(RuleBasedStateMachine):
 
     def _step(self, later: float = 1.0) -> bool:
         self.now += later
+        self.just_ended = []
         plan = self.sched.step(self.now)
         if plan is not None:
             self.sources += len(plan.token_source)
@@ -287,16 +282,19 @@ class Theorem(RuleBasedStateMachine):
             self.texts[seq].say(tokens)
         for seq, reason in zip(outcome.finished.tolist(), outcome.reasons.tolist(), strict=True):
             self.texts[seq].end(Reason(reason))
+            self.just_ended.append(seq)
         self.settle()
 
-    @rule(count=st.integers(1, 6))
-    def turns(self, count: int) -> None:
+    @rule(count=st.integers(1, 6), until_an_end=st.booleans())
+    def turns(self, count: int, until_an_end: bool) -> None:  # noqa: FBT001 - drawn
         """Steps and commits in turn, with as many plans out as there were."""
-        for _ in range(count):
+        for _ in range(20 if until_an_end else count):
             if not self._step() and not self.out:
                 return
             if self.out:
                 self.commit()
+            if until_an_end and self.just_ended:
+                return
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
