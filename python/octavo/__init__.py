@@ -1,15 +1,5 @@
 """Octavo: the KV-block allocator and step scheduler of an LLM serving engine, as a library."""
 
-from octavo._core import (
-    CacheStats,
-    KVCache,
-    Ops,
-    Outcome,
-    Scheduler,
-    SchedulerStats,
-    StepPlan,
-    __version__,
-)
 from octavo.config import KVGroup, SchedulerConfig
 from octavo.errors import (
     CheckpointError,
@@ -25,6 +15,28 @@ from octavo.errors import (
 )
 from octavo.padding import PaddedPlan, pad
 from octavo.types import Reason
+
+try:
+    from octavo._core import (
+        CacheStats,
+        KVCache,
+        Ops,
+        Outcome,
+        Scheduler,
+        SchedulerStats,
+        StepPlan,
+        __version__,
+    )
+except ModuleNotFoundError as error:
+    # On a GPU machine there may be no Rust: octavo.attention works without the extension.
+    if error.name != "octavo._core":
+        raise
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            raise ImportError(f"octavo.{name} needs octavo._core, which was not built")
+        raise AttributeError(name)
+
 
 __all__ = [
     "CacheStats",

@@ -1,4 +1,4 @@
-"""The only door to optional libraries: CuPy, where a GPU is wanted, and tokenizers."""
+"""The only door to optional libraries: CuPy, ml_dtypes, tokenizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from octavo.errors import MissingDependencyError
 
-__all__ = ["cuda_ready", "require_cupy", "require_tokenizers"]
+__all__ = ["cuda_ready", "require_cupy", "require_ml_dtypes", "require_tokenizers"]
 
 # CUDA runtime status codes that tell why no device answers.
 _NO_DEVICE = {
@@ -45,8 +45,19 @@ def cuda_ready() -> bool:
     return True
 
 
+def require_ml_dtypes() -> ModuleType:
+    """Returns the `ml_dtypes` module, NumPy's bfloat16 and fp8.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise MissingDependencyError("ml_dtypes", "install octavo[attention]")
+    return importlib.import_module("ml_dtypes")
+
+
 def require_tokenizers() -> ModuleType:
-    """Returns the `tokenizers` module.
+    """Returns the `tokenizers` module, text to tokens and back.
 
     Raises:
         MissingDependencyError: It is not installed.

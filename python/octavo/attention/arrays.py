@@ -1,0 +1,53 @@
+"""Values from outside: arrays of NumPy or of what stands in for it, and whole numbers."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+__all__ = ["Array", "module_of", "to_host", "whole_number"]
+
+# An array of NumPy, or of CuPy where the memory is a GPU's. `PagedKV.xp` says which when it runs;
+# the two have no type in common, so a type checker is told nothing.
+Array: TypeAlias = Any
+
+
+def module_of(array: object) -> ModuleType:
+    """The module that the array is of: CuPy for its arrays, NumPy for everything else.
+
+    Example:
+        >>> module_of(np.zeros(1)).__name__
+        'numpy'
+    """
+    is_cupy = type(array).__module__.partition(".")[0] == "cupy"
+    return sys.modules["cupy"] if is_cupy else np
+
+
+def to_host(array: Array) -> Array:
+    """The values as a NumPy array: the array itself where it is one, else a copy from the device.
+
+    Example:
+        >>> to_host(np.arange(2)).tolist()
+        [0, 1]
+    """
+    xp = module_of(array)
+    return array if xp is np else xp.asnumpy(array)
+
+
+def whole_number(value: object) -> int | None:
+    """The value as an int, where it is one, of Python or of NumPy; None for what is not.
+
+    Example:
+        >>> whole_number(np.int32(3)), whole_number(True), whole_number(3.0)
+        (3, None, None)
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(cast("Any", value))
+    except TypeError:
+        return None
