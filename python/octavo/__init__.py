@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            raise ImportError(f"octavo.{name} needs octavo._core, which was not built")
+            raise MissingDependencyError("octavo._core", f"octavo.{name} needs the extension")
         raise AttributeError(name)
 
 

@@ -75,7 +75,7 @@ def attention(
     num_queries, heads, _ = q.shape
     factor = 1 / math.sqrt(spec.head_dim) if scale is None else float(scale)
     # On the few queries rather than on the scores: the same product.
-    queries = q.astype(dtype) * (factor * per_head(kv, spec.k_scale, heads)).astype(dtype)
+    queries = q.astype(dtype) * (factor * per_head(kv, spec.k_scale, heads, dtype))
     shape = (num_queries, spec.num_kv_heads, heads // spec.num_kv_heads)
     queries = queries.reshape(*shape, spec.head_dim)
     sums = _Sums(
@@ -159,16 +159,16 @@ def _divided(kv: PagedKV, sums: _Sums, dtype: np.dtype[np.generic]) -> tuple[Arr
     weights = sums.weights.reshape(num, heads)
     empty = weights == 0
     divisor = xp.where(empty, 1, weights)
-    scales = per_head(kv, kv.spec.v_scale, heads).astype(divisor.dtype)
+    scales = per_head(kv, kv.spec.v_scale, heads, divisor.dtype)
     out = sums.values.reshape(num, heads, dim) * scales / divisor[..., None]
     lse = xp.where(empty, -math.inf, sums.top.reshape(num, heads) + xp.log(divisor))
     return out.astype(dtype), lse
 
 
-def per_head(kv: PagedKV, scale: object, heads: int) -> Array:
+def per_head(kv: PagedKV, scale: object, heads: int, dtype: np.dtype[np.generic]) -> Array:
     """The scale of each of so many heads, [heads, 1], shared by groups; 1 where there is none."""
     xp = kv.xp
-    each = xp.asarray(1.0 if scale is None else scale, dtype=np.float32)
+    each = xp.asarray(1.0 if scale is None else scale, dtype=dtype)
     each = xp.broadcast_to(each, (kv.spec.num_kv_heads,))
     return xp.repeat(each, heads // kv.spec.num_kv_heads)[:, None]
 

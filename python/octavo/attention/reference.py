@@ -113,8 +113,8 @@ def gather(kv: PagedKV, layer: int, block_tables: Array, seq_lens: Array) -> tup
     k, v = keys[blocks, offsets], values[blocks, offsets]
     if kv.spec.dtype == FP8:
         heads, dtype = kv.spec.num_kv_heads, np.dtype(np.float32)
-        k = widened(kv, k, dtype) * per_head(kv, kv.spec.k_scale, heads)
-        v = widened(kv, v, dtype) * per_head(kv, kv.spec.v_scale, heads)
+        k = widened(kv, k, dtype) * per_head(kv, kv.spec.k_scale, heads, dtype)
+        v = widened(kv, v, dtype) * per_head(kv, kv.spec.v_scale, heads, dtype)
     return k, v
 
 
@@ -393,5 +393,6 @@ def _stored(kv: PagedKV, values: Array, scale: object) -> Array:
     """Values as the memory's dtype holds them."""
     if kv.spec.dtype != FP8:
         return values.astype(kv.dtype)
-    scaled = values.astype(np.float32) / per_head(kv, scale, kv.spec.num_kv_heads)
+    dtype = np.dtype(np.float32)
+    scaled = values.astype(dtype) / per_head(kv, scale, kv.spec.num_kv_heads, dtype)
     return kv.xp.clip(scaled, -FP8_MAX, FP8_MAX).astype(kv.dtype)
