@@ -41,9 +41,10 @@ def test_they_read_our_checkpoint_and_say_the_same(torch, transformers, tmp_path
     ours = Llama(config, weights)
     with torch.no_grad():
         expected = theirs(torch.tensor([TOKENS])).logits[0].numpy()
-        said = theirs.generate(
-            torch.tensor([TOKENS]), max_new_tokens=24, do_sample=False, pad_token_id=0
-        )
+        # Told what is text: they would take a token 0 for padding.
+        mask = torch.ones(1, len(TOKENS), dtype=torch.long)
+        prompt = {"input_ids": torch.tensor([TOKENS]), "attention_mask": mask}
+        said = theirs.generate(**prompt, max_new_tokens=24, do_sample=False, pad_token_id=0)
     logits = ours.plain(TOKENS)
     np.testing.assert_allclose(logits, expected, **CLOSE)
     known = list(TOKENS)
@@ -55,10 +56,11 @@ def test_they_read_our_checkpoint_and_say_the_same(torch, transformers, tmp_path
     assert len(known) == len(TOKENS) + 24
 
 
-@pytest.mark.parametrize("max_shard_size", ["5GB", "10KB"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "max_shard_size"), [("float32", "5GB"), ("float32", "10KB"), ("bfloat16", "10KB")]
+)
 @pytest.mark.parametrize("config", llamas.VARIANTS.values(), ids=llamas.VARIANTS.keys())
-def test_we_read_their_checkpoint_and_say_the_same(
+def test_we_read_their_checkpoint_and_say_the_same(  # noqa: PLR0917 - fixtures, by name
     torch, transformers, tmp_path, config, dtype, max_shard_size
 ):
     settings = transformers.LlamaConfig(**llamas.config_json(config))
