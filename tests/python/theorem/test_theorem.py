@@ -184,6 +184,7 @@ class Theorem(RuleBasedStateMachine):
         """After every call: the laws hold, and blank memory is NaN."""
         self.sched.audit()
         self.worker.poison_blank(self.sched.draw())
+        self.is_settled = True
 
     # --- requests ------------------------------------------------------------------------------
 
@@ -196,7 +197,8 @@ class Theorem(RuleBasedStateMachine):
         longest = min(self.options["max_model_len"] - 1, self.options["num_blocks"])
         prompt = (STEM[: max(0, min(stem, longest - len(tail)))] + tail)[:longest]
         least = min(options.get("min_tokens", 0), options["max_tokens"])
-        n = min(options.get("n", 1), self.options["max_num_seqs"], max(1, options["max_tokens"]))
+        most = 1 if self.options["reserve"] == "worst_case" else self.options["max_num_seqs"]
+        n = min(options.get("n", 1), most, max(1, options["max_tokens"]))
         options = options | {"min_tokens": least, "n": n}
         try:
             request = self.sched.add(prompt, **options)
@@ -262,6 +264,7 @@ class Theorem(RuleBasedStateMachine):
         self._step(later)
 
     def _step(self, later: float = 1.0) -> bool:
+        self.is_settled = False
         self.now += later
         self.just_ended = []
         plan = self.sched.step(self.now)
@@ -276,6 +279,7 @@ class Theorem(RuleBasedStateMachine):
     @precondition(lambda self: self.out)
     @rule()
     def commit(self) -> None:
+        self.is_settled = False
         plan = self.out.pop(0)
         outcome = self.sched.commit(plan, self.worker.end(plan.number))
         for seq, tokens in outcome:
@@ -321,7 +325,8 @@ class Theorem(RuleBasedStateMachine):
         self.settle()
 
     def teardown(self) -> None:
-        if not hasattr(self, "sched"):
+        # Hypothesis calls this after a failure, too, which it must not hide.
+        if not getattr(self, "is_settled", False):
             return
         self._wake()
         for _ in range(3_000):
