@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -222,7 +222,7 @@ def _refuse_others(values: Mapping[str, Any], file: str) -> None:
         architectures = list(ARCHITECTURES)
     if not isinstance(architectures, list) or not architectures:
         raise CheckpointError(file, "names no architecture")
-    name: Any = cast("list[Any]", architectures)[0]
+    name = cast("Sequence[Any]", architectures)[0]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise CheckpointError(file, f"architecture {name} is not known: there is {known}")
@@ -255,7 +255,7 @@ def _rope(values: Mapping[str, Any], file: str) -> Rope:
 
 def _eos(values: Mapping[str, Any], file: str) -> tuple[int, ...]:
     given: Any = values.get("eos_token_id")
-    tokens = cast("list[Any]", given if isinstance(given, list) else [given])
+    tokens = cast("Sequence[Any]", given) if isinstance(given, list) else (given,)
     tokens = [token for token in tokens if token is not None]
     if not all(isinstance(token, int) and token >= 0 for token in tokens):
         raise CheckpointError(file, f"eos_token_id = {given!r} is no token")
@@ -271,7 +271,8 @@ def _count(values: Mapping[str, Any], key: str, file: str) -> int:
         raise CheckpointError(file, f"{key} is missing")
     if not _is_count(values[key]):
         raise CheckpointError(file, f"{key} = {values[key]!r} is no whole number above 0")
-    return values[key]
+    count: int = values[key]
+    return count
 
 
 def _optional_count(values: Mapping[str, Any], key: str, file: str, default: int) -> int:

@@ -66,7 +66,8 @@ class TensorFile:
             raise self._error("is truncated", name)
         if entry.type == "BF16":
             values = _widened(values)
-        return values.reshape(entry.shape)
+        shaped: npt.NDArray[Any] = values.reshape(entry.shape)
+        return shaped
 
     def _header(self, file: Any) -> dict[str, Any]:
         if self._size < 8:

@@ -90,7 +90,9 @@ def uniform(
     golden = np.uint64(_GOLDEN)
     start = _mix(np.asarray(seeds, dtype=np.uint64) + golden)
     steps = np.asarray(positions).astype(np.uint64) + np.uint64(1)
-    return (_mix(start + steps * golden) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = _mix(start + steps * golden) >> np.uint64(11)
+    numbers: npt.NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
+    return numbers
 
 
 def sample(
@@ -175,13 +177,15 @@ def _kept(shares: Any, samplings: list[Sampling], xp: Any) -> Any:
 
 
 def _to_host(values: Any) -> npt.NDArray[Any]:
-    return values.get() if hasattr(values, "get") else values
+    host: npt.NDArray[Any] = values.get() if hasattr(values, "get") else values
+    return host
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return values ^ (values >> np.uint64(31))
+    mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def _mixed(value: int) -> int:

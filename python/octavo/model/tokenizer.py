@@ -49,11 +49,13 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, special ones at its ends included."""
-        return self._tokenizer.encode(text).ids
+        tokens: list[int] = self._tokenizer.encode(text).ids
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
 
 
 class TextStream:

@@ -3,8 +3,9 @@
 It is as unkind as the contract allows. All memory is NaN at first; a block is NaN again when it is
 blank, and from the first token on that a plan computes in it, as soon as the plan is out: a step
 may touch its blocks from then on. The pass itself is run at once, or as late as its commit, after
-plans that came later have done their memory work. Tables are rebuilt from table changes alone, and
-what lies past their ends is no block at all.
+plans that came later have done their memory work; whole, or row by row from the last to the first,
+since no row may read what another computes in the same plan. Tables are rebuilt from table changes
+alone, and what lies past their ends is no block at all.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ class PagedWorker:
     """Memory, tables and passes of one scheduler."""
 
     def __init__(
-        self, model: Llama, num_blocks: int, block_size: int, *, layout: str, late: bool
+        self,
+        model: Llama,
+        num_blocks: int,
+        block_size: int,
+        *,
+        layout: str,
+        late: bool,
+        by_row: bool = False,
     ) -> None:
         config = model.config
         spec = KVSpec(
@@ -53,6 +61,7 @@ class PagedWorker:
         self.model = model
         self.kv = PagedKV(spec)
         self.late = late
+        self.by_row = by_row
         self.mirror = TableMirror()
         self.passes: dict[int, _Pass] = {}
         self.sampled: dict[int, Any] = {}
@@ -105,9 +114,31 @@ class PagedWorker:
         if len(batch.seq_lens) == 0:
             self.sampled[number] = np.empty(0, dtype=np.int32)
             return
-        logits = self.model.forward(batch, self.kv, reference)
+        logits = (self._forward_by_row if self.by_row else self._forward)(batch)
         positions = batch.positions[batch.sample] + 1
         self.sampled[number] = sample(logits, one.samplings, positions)
+
+    def _forward(self, batch: Batch) -> Any:
+        return self.model.forward(batch, self.kv, reference)
+
+    def _forward_by_row(self, batch: Batch) -> Any:
+        logits = np.empty((len(batch.sample), self.model.config.vocab_size))
+        for row in reversed(range(len(batch.seq_lens))):
+            start, end = batch.query_start[row : row + 2].tolist()
+            mine = (start <= batch.sample) & (batch.sample < end)
+            logits[mine] = self._forward(
+                Batch(
+                    int(row < batch.num_decodes),
+                    batch.token_ids[start:end],
+                    batch.positions[start:end],
+                    batch.slot_mapping[start:end],
+                    batch.query_start[row : row + 2] - start,
+                    batch.block_tables[row : row + 1],
+                    batch.seq_lens[row : row + 1],
+                    batch.sample[mine] - start,
+                )
+            )
+        return logits
 
     def _tables(self, plan: Any) -> Any:
         size = self.kv.spec.block_size

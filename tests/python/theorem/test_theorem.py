@@ -159,6 +159,7 @@ class Theorem(RuleBasedStateMachine):
         options=OPTIONS,
         layout=st.sampled_from(["NHD", "HND"]),
         late=st.sampled_from([True, True, False]),
+        by_row=st.booleans(),
         adds=st.lists(ADDS, min_size=1, max_size=6),
     )
     def start(
@@ -166,12 +167,18 @@ class Theorem(RuleBasedStateMachine):
         options: dict[str, Any],
         layout: str,
         late: bool,  # noqa: FBT001 - drawn
+        by_row: bool,  # noqa: FBT001 - drawn
         adds: list[dict[str, Any]],
     ) -> None:
         self.options = options
         self.sched = octavo.Scheduler(**options)
         self.worker = PagedWorker(
-            MODEL, options["num_blocks"], options["block_size"], layout=layout, late=late
+            MODEL,
+            options["num_blocks"],
+            options["block_size"],
+            layout=layout,
+            late=late,
+            by_row=by_row,
         )
         self.texts: dict[int, Text] = {}
         self.out: list[Any] = []
