@@ -1,4 +1,4 @@
-# run · test · test-slow · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
+# run · test · test-slow · test-compat · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -15,13 +15,14 @@ CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-co
 # Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
 export PYO3_PYTHON = $(abspath $(BIN)/python)
 
-.PHONY: help setup build run test test-slow lint fmt bench bench-quick bench-instructions bench-peers mutants clean \
+.PHONY: help setup build run test test-slow test-compat lint fmt bench bench-quick bench-instructions bench-peers mutants clean \
   check-cargo
 
 help:
 	@echo "make run        build, and simulate the festival sale"
 	@echo "make test       build, and run every test (under 10 minutes)"
 	@echo "make test-slow  the same with long fuzzing"
+	@echo "make test-compat  the model against Hugging Face transformers (downloads 5 GB)"
 	@echo "make lint       formatting, lints, types, layers"
 	@echo "make fmt        format Rust and Python"
 	@echo "make mutants    break each law on purpose, and see that its test turns red (under 10 minutes)"
@@ -103,6 +104,12 @@ $(PEERS)/.installed: benches/peers/requirements-vllm.txt $(TOOLS)
 
 bench-peers: build $(PEERS)/.installed
 	PYTHONPATH=python:benches:benches/python $(PEERS)/bin/python benches/peers/compare.py
+
+# What the tests need is pinned in one place.
+test-compat: build $(PEERS)/.installed
+	grep -E '^(hypothesis|ml_dtypes|pytest|pytest-timeout)==' requirements-dev.txt | \
+	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	PYTHONPATH=python $(PEERS)/bin/python -m pytest -m compat
 
 clean:
 	rm -rf $(VENV) python/octavo/_core.*.so

@@ -2,6 +2,7 @@
 
 from octavo.config import KVGroup, SchedulerConfig
 from octavo.errors import (
+    CheckpointError,
     ConfigError,
     MissingDependencyError,
     OctavoError,
@@ -39,6 +40,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "CacheStats",
+    "CheckpointError",
     "ConfigError",
     "KVCache",
     "KVGroup",

@@ -1,4 +1,4 @@
-"""The only door to optional libraries: CuPy for a GPU, ml_dtypes for bfloat16 and fp8 in NumPy."""
+"""The only door to optional libraries: CuPy, ml_dtypes, tokenizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from octavo.errors import MissingDependencyError
 
-__all__ = ["cuda_ready", "require_cupy", "require_ml_dtypes"]
+__all__ = ["cuda_ready", "require_cupy", "require_ml_dtypes", "require_tokenizers"]
 
 # CUDA runtime status codes that tell why no device answers.
 _NO_DEVICE = {
@@ -54,3 +54,14 @@ def require_ml_dtypes() -> ModuleType:
     if importlib.util.find_spec("ml_dtypes") is None:
         raise MissingDependencyError("ml_dtypes", "install octavo[attention]")
     return importlib.import_module("ml_dtypes")
+
+
+def require_tokenizers() -> ModuleType:
+    """Returns the `tokenizers` module, text to tokens and back.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        raise MissingDependencyError("tokenizers", "install octavo[text], or give token ids")
+    return importlib.import_module("tokenizers")

@@ -6,6 +6,7 @@ Every class can be pickled, and compares by identity like any exception.
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "MissingDependencyError",
     "OctavoError",
@@ -151,6 +152,30 @@ class TraceError(OctavoError):
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
         return f"{place}: {self.reason}"
+
+
+class CheckpointError(OctavoError):
+    """A file of a model that cannot be read, or does not fit the others.
+
+    Attributes:
+        file: The file, as it was found.
+        reason: What is wrong, in words.
+        tensor: The tensor that is meant, where it is one.
+
+    Example:
+        >>> str(CheckpointError("model.safetensors", "is missing", "model.norm.weight"))
+        'model.safetensors: model.norm.weight is missing'
+    """
+
+    def __init__(self, file: str, reason: str, tensor: str | None = None) -> None:
+        super().__init__(file, reason, tensor)
+        self.file = file
+        self.reason = reason
+        self.tensor = tensor
+
+    def __str__(self) -> str:
+        what = self.reason if self.tensor is None else f"{self.tensor} {self.reason}"
+        return f"{self.file}: {what}"
 
 
 class OutOfBlocks(OctavoError):  # noqa: N818 - an outcome, and the contract's word

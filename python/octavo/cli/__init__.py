@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from octavo import __version__
-from octavo.cli import compare, simulate
+from octavo.cli import compare, generate, simulate
 from octavo.cli.frame import LATER_VERBS, Parser, UsageError
 from octavo.errors import OctavoError
 
@@ -61,9 +61,10 @@ def _dispatch(words: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="verb", parser_class=Parser)
     simulate.add_to(verbs)
     compare.add_to(verbs)
+    generate.add_to(verbs)
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb in LATER_VERBS:
-        raise UsageError(f"{verb} comes later; there are simulate and compare")
+        raise UsageError(f"{verb} comes later; there are simulate, compare and generate")
     options = parser.parse(words)
     if options.verb is None:
         raise UsageError("say what to do: octavo simulate (octavo --help lists the verbs)")

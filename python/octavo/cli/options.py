@@ -14,7 +14,7 @@ from octavo.sim.simulation import default_settings
 from octavo.sim.traces import read_trace
 from octavo.sim.workload import Workload, festival, plain
 
-__all__ = ["add_settings", "add_traffic", "flag", "settings", "workload"]
+__all__ = ["add_settings", "add_traffic", "count", "flag", "number", "settings", "workload"]
 
 _MADE = ("num_requests", "request_rate", "burstiness", "concurrency", "input_len", "output_len")
 _PROMISES = ("ttft", "tpot", "e2e")
@@ -54,27 +54,27 @@ def add_traffic(group: Any) -> None:
     """Adds the flags that say what arrives."""
     group.add_argument("--trace", metavar="FILE", help="Azure CSV, Mooncake JSONL or Octavo CSV")
     group.add_argument("--skip-bad-rows", action="store_true", help="leave out broken rows")
-    group.add_argument("--limit", type=_count, metavar="N", help="the first N requests only")
+    group.add_argument("--limit", type=count, metavar="N", help="the first N requests only")
     group.add_argument(
-        "--time-scale", type=_number, metavar="X", help="multiply arrivals: 0.5 is twice the rate"
+        "--time-scale", type=number, metavar="X", help="multiply arrivals: 0.5 is twice the rate"
     )
-    group.add_argument("--seed", type=_count, default=0, metavar="N", help="of made traffic (0)")
+    group.add_argument("--seed", type=count, default=0, metavar="N", help="of made traffic (0)")
     group.add_argument(
-        "--request-rate", type=_number, metavar="X", help="arrivals/s; inf: all at 0 (inf)"
+        "--request-rate", type=number, metavar="X", help="arrivals/s; inf: all at 0 (inf)"
     )
     group.add_argument(
         "--burstiness",
-        type=_number,
+        type=number,
         metavar="X",
         help="gamma shape of the time between arrivals: 1 is Poisson, less is burstier, inf even",
     )
     group.add_argument(
         "--concurrency",
-        type=_count,
+        type=count,
         metavar="N",
         help="a closed loop: users who send the next request when their last has ended",
     )
-    group.add_argument("--num-requests", type=_count, metavar="N", help="of made traffic (1,000)")
+    group.add_argument("--num-requests", type=count, metavar="N", help="of made traffic (1,000)")
     lengths = "N, uniform:LEAST:MOST or lognormal:MEAN:SIGMA[:LEAST:MOST]"
     group.add_argument("--input-len", metavar="LEN", help=f"prompts (1000): {lengths}")
     group.add_argument("--output-len", metavar="LEN", help="answers (300), likewise")
@@ -85,7 +85,7 @@ def add_settings(parser: Parser) -> None:
     defaults = default_settings()
     group = parser.add_argument_group("scheduler, machine and cost model")
     group.add_argument("--preset", metavar="NAME", help=f"settings by name: {', '.join(PRESETS)}")
-    kinds = ((_COUNTS, _count, "N"), (_NUMBERS, _number, "X"), (_NAMES, str, "NAME"))
+    kinds = ((_COUNTS, count, "N"), (_NUMBERS, number, "X"), (_NAMES, str, "NAME"))
     for table_of, kind, metavar in kinds:
         for name, text in table_of.items():
             help_text = f"{text} ({defaults[name]})".replace("%", "%%")
@@ -112,14 +112,16 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Reads a whole number."""
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """Reads a number."""
     try:
         return float(text)
     except ValueError:

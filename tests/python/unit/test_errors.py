@@ -17,6 +17,8 @@ EXAMPLES = [
     errors.StateError("law L3 is broken", 3),
     errors.OutOfBlocks(3, 1),
     errors.TraceError("rush.csv", 7, "output_tokens is 0"),
+    errors.CheckpointError("config.json", "is not there"),
+    errors.CheckpointError("model.safetensors", "is missing", "lm_head.weight"),
     errors.MissingDependencyError("cupy", "install it"),
 ]
 
