@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,11 @@ def written(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def listening():
+    """Ctrl-C raises, here and in what is started: tests run in the background had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -211,6 +211,7 @@ def test_version_is_the_package_s(capsys):
     assert capsys.readouterr().out == f"octavo {octavo_package.__version__}\n"
 
 
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_ends_with_130(tmp_path):
     # The command waits in the middle of its trace, so that the signal finds it at work.
     pipe = tmp_path / "trace.csv"

@@ -189,19 +189,15 @@ def test_observer_is_told_and_can_stop_the_run():
         simulate(plain(2, input_len=8, output_len=5_000), observer=stop)
 
 
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_reaches_a_run_without_an_observer():
     # Some 10^9 passes: without the interruption this test does not end.
     endless = plain(50_000, input_len=1, output_len=20_000)
     alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-    # Whoever starts the tests in the background may have had the signal ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
-            simulate(endless, max_num_seqs=1)
-    finally:
-        alarm.join()
-        signal.signal(signal.SIGINT, before)
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        simulate(endless, max_num_seqs=1)
+    alarm.join()
 
 
 def test_unknown_request_has_no_token_times():
