@@ -110,9 +110,8 @@ fn check_writers(cache: &Cache, holders: &[Holder<'_>], entries: &Entries) -> Re
 
 fn check_findable(cache: &Cache) -> Result<(), StateError> {
     let (_, fresh) = cache.pool().blank().parts();
-    let is_published =
-        |block: &BlockId| matches!(cache.pool().state(*block), State::Cached | State::Held { published: true, .. });
-    let published: Vec<BlockId> = fresh.map(BlockId::new).filter(is_published).collect();
+    let is_findable = |&block: &BlockId| cache.pool().state(block).is_findable();
+    let published: Vec<BlockId> = fresh.map(BlockId::new).filter(is_findable).collect();
     cache.prefix().check(&published)
 }
 

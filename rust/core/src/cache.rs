@@ -245,8 +245,7 @@ impl Cache {
     /// Makes a held block and every findable block below it unfindable, children first. Cached ones are blank then, or fenced
     /// by the newest open step if one guards them, first to go first. O(pool).
     fn withdraw(&mut self, block: BlockId) {
-        let is_findable =
-            |&block: &BlockId| matches!(self.pool.state(block), State::Cached | State::Held { published: true, .. });
+        let is_findable = |&block: &BlockId| self.pool.state(block).is_findable();
         let findable = self.pool.blank().parts().1.map(BlockId::new).filter(is_findable);
         let mut children = BTreeMap::<BlockId, Vec<BlockId>>::new();
         for child in findable {
@@ -287,7 +286,7 @@ impl Cache {
 
     /// A second table of the same blocks.
     pub(crate) fn share(&mut self, table: &Table) -> Table {
-        for &block in table.blocks().iter().chain(table.twins().iter().map(|(_, twin)| twin)) {
+        for block in table.held() {
             self.pool.retain(block);
         }
         table.clone()
@@ -488,8 +487,7 @@ impl Cache {
 
     /// Makes the cached ancestors of a published block the most recent, nearest first, up to the first that is held.
     fn renew_ancestors(&mut self, block: BlockId) {
-        let published = matches!(self.pool.state(block), State::Cached | State::Held { published: true, .. });
-        let mut at = if published { self.prefix.parent(block) } else { None };
+        let mut at = if self.pool.state(block).is_findable() { self.prefix.parent(block) } else { None };
         while let Some(ancestor) = at.filter(|&ancestor| self.pool.state(ancestor) == State::Cached) {
             self.pool.renew(ancestor);
             at = self.prefix.parent(ancestor);

@@ -153,13 +153,19 @@ impl Pool {
         match released {
             Released::StillHeld => {}
             Released::ToCached => self.recency.push(block),
-            Released::ToBlank => match self.fences.newest() {
-                Some(step) => {
-                    self.slots.fence(block);
-                    self.fences.wait_for(step, block);
-                }
-                None => self.blank.push(block),
-            },
+            Released::ToBlank => self.let_go(block, self.fences.newest()),
+        }
+    }
+
+    /// Makes a block of no count and no publication blank, once `step` has ended if one may still touch it.
+    #[inline]
+    fn let_go(&mut self, block: BlockId, step: Option<u64>) {
+        match step {
+            Some(step) => {
+                self.slots.fence(block);
+                self.fences.wait_for(step, block);
+            }
+            None => self.blank.push(block),
         }
     }
 
@@ -223,18 +229,8 @@ impl Pool {
     pub(crate) fn discard(&mut self, block: BlockId) {
         let is_guarded = self.recency.is_guarded(block);
         self.recency.remove(block);
-        self.settle_forgotten(block, is_guarded);
-    }
-
-    fn settle_forgotten(&mut self, block: BlockId, is_guarded: bool) {
         self.slots.forget(block);
-        match self.fences.newest().filter(|_| is_guarded) {
-            Some(step) => {
-                self.slots.fence(block);
-                self.fences.wait_for(step, block);
-            }
-            None => self.blank.push(block),
-        }
+        self.let_go(block, self.fences.newest().filter(|_| is_guarded));
     }
 
     /// No block is findable any more: cached ones are blank, or fenced by the newest open step if one guards them.
@@ -248,7 +244,8 @@ impl Pool {
         let evictable = self.recency.evictable();
         let cached = self.recency.drain();
         for (at, &block) in cached.iter().enumerate() {
-            self.settle_forgotten(block, at >= evictable);
+            self.slots.forget(block);
+            self.let_go(block, self.fences.newest().filter(|_| at >= evictable));
         }
         cached
     }

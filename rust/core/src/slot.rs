@@ -28,6 +28,13 @@ pub(crate) enum State {
     Held { count: u32, published: bool },
 }
 
+impl State {
+    /// Whether it is published, whoever holds it.
+    pub(crate) const fn is_findable(self) -> bool {
+        matches!(self, Self::Cached | Self::Held { published: true, .. })
+    }
+}
+
 /// What the release of one count led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {

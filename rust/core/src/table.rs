@@ -37,6 +37,11 @@ impl Table {
         &self.twins
     }
 
+    /// Every block that it counts on: its entries, then their twins.
+    pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> {
+        self.blocks.iter().copied().chain(self.twins.iter().map(|&(_, twin)| twin))
+    }
+
     /// The block under which the content of entry `index` is found: the entry, or its twin.
     pub(crate) fn canonical(&self, index: usize) -> BlockId {
         let twin = self.twins.binary_search_by_key(&index, |&(at, _)| at).ok();

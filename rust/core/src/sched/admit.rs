@@ -173,10 +173,9 @@ impl Pass<'_> {
             kept -= lack(row);
             num_rows += self.rows_of(row);
             let table = &sequences.live(rows.at(row).seq).table;
-            let twins = table.twins().iter().map(|&(_, twin)| twin);
             // A copy that this plan made for the row goes with it.
             let sources = table.blocks().iter().filter_map(|&block| cache.copies().owed_to(block)).map(|op| op.src);
-            for block in table.blocks().iter().copied().chain(twins).chain(sources) {
+            for block in table.held().chain(sources) {
                 let gone = dropped.entry(block).or_insert(0);
                 *gone += 1;
                 freed += usize::from(*gone == cache.pool().slots().count(block));

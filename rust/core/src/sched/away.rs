@@ -15,9 +15,8 @@ pub(crate) fn commit(
     sampled: &[i32],
     outcome: &mut Outcome,
 ) {
-    state.rows.cool(placed.row);
+    state.unname(placed);
     let Ok(sequence) = state.sequences.get_mut(placed.seq) else { return };
-    sequence.in_plans = sequence.in_plans.saturating_sub(1);
     if sequence.status != Status::Waiting {
         return;
     }
@@ -69,9 +68,7 @@ pub(crate) fn end_too_long(state: &mut State, placed: &[Placed]) {
         let all: Vec<SequenceId> =
             if placed.leads { state.unended(sequence.request).collect() } else { vec![placed.seq] };
         for seq in all {
-            if state.is_too_long(seq) {
-                state.end(seq, Reason::Capacity);
-            }
+            state.end_if_too_long(seq);
         }
     }
 }

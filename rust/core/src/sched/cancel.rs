@@ -1,9 +1,7 @@
 //! Plans whose forward pass failed (CONTRACT §3.3).
 
 use crate::error::{Error, StateError};
-use crate::ids::SequenceId;
 use crate::sched::decision::Decision;
-use crate::sched::outcome::Reason;
 use crate::sched::state::State;
 
 /// Voids plan `number` and all newer ones: who is in them is preempted, and nothing of them is published.
@@ -20,10 +18,7 @@ pub(crate) fn cancel(state: &mut State, number: u64) -> Result<(), Error> {
         if let Some(runner) = state.rows.get_mut(placed.row) {
             runner.in_plans -= 1;
         } else {
-            state.rows.cool(placed.row);
-            if let Ok(sequence) = state.sequences.get_mut(placed.seq) {
-                sequence.in_plans = sequence.in_plans.saturating_sub(1);
-            }
+            state.unname(placed);
         }
     }
     for placed in void.iter().flat_map(|plan| &plan.placed) {
@@ -31,10 +26,10 @@ pub(crate) fn cancel(state: &mut State, number: u64) -> Result<(), Error> {
             Some(runner) if !runner.ended => {
                 let seq = state.preempt(placed.row);
                 state.news.preempted.push(seq);
-                end_if_too_long(state, seq);
+                state.end_if_too_long(seq);
             }
             Some(_) => {}
-            None => end_if_too_long(state, placed.seq),
+            None => state.end_if_too_long(placed.seq),
         }
     }
     state.rows.close_gaps();
@@ -44,11 +39,4 @@ pub(crate) fn cancel(state: &mut State, number: u64) -> Result<(), Error> {
     }
     state.spare.extend(void);
     Ok(())
-}
-
-/// Ends who waited for the void plans only, and can never be computed again.
-fn end_if_too_long(state: &mut State, seq: SequenceId) {
-    if state.is_too_long(seq) {
-        state.end(seq, Reason::Capacity);
-    }
 }

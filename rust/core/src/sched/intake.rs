@@ -83,12 +83,13 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
     }
     let State { requests, sequences, limits, .. } = state;
     let id = requests.insert_with(|id| {
-        let mut first = Sequence {
+        // Those that follow take the prompt when they fork, or take over.
+        let mut follower = Sequence {
             prompt_len: request.prompt.len(),
-            tokens: request.prompt,
+            tokens: Vec::new(),
             table: Table::default(),
-            chain,
-            status: if request.ready { Status::Waiting } else { Status::NotReady },
+            chain: Vec::new(),
+            status: Status::Following(None),
             request: id,
             rank: Rank { class: 0.0, key: 0.0, arrival, order, index: 0 },
             class,
@@ -105,16 +106,11 @@ pub(crate) fn insert(state: &mut State, request: Request) -> RequestId {
             high_water: 0,
             in_plans: 0,
         };
-        first.rank = limits.rank(&first);
-        // Those that follow take the prompt when they fork, or take over.
-        let (tokens, chain) = (std::mem::take(&mut first.tokens), std::mem::take(&mut first.chain));
-        let shell = first.clone();
-        (first.tokens, first.chain) = (tokens, chain);
-        let follow = |index| {
-            let rank = Rank { index, ..first.rank };
-            Sequence { status: Status::Following(None), rank, ..shell.clone() }
-        };
+        follower.rank = limits.rank(&follower);
+        let follow = |index| Sequence { rank: Rank { index, ..follower.rank }, ..follower.clone() };
         let followers: Vec<Sequence> = (1..small(request.n)).map(follow).collect();
+        let status = if request.ready { Status::Waiting } else { Status::NotReady };
+        let first = Sequence { tokens: request.prompt, chain, status, ..follower };
         let all = std::iter::once(first).chain(followers).map(|sequence| sequences.insert_with(|_| sequence)).collect();
         Family { sequences: all, num_alive: request.n, forked: false, leader: 0 }
     });

@@ -179,7 +179,7 @@ impl<'a> Pass<'a> {
             let runner = self.state.rows.at(row);
             let (index, filled) = (runner.scheduled as usize / block_size, runner.scheduled as usize % block_size);
             let (seq, lacks_block, tail) = (runner.seq, index == runner.blocks as usize, self.tail(row));
-            let needed = usize::from(self.needs_block(row));
+            let needed = usize::from(lacks_block || matches!(tail, Tail::Copy(_)));
             if self.state.cache.available() < needed {
                 match self.make_room(at, needed) {
                     // Somebody went: the tail may be nobody else's now.

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::ids::{Handle, RequestId, SequenceId};
 use crate::pins::Pins;
 use crate::prefix::Hits;
-use crate::sched::decision::Decision;
+use crate::sched::decision::{Decision, Placed};
 use crate::sched::outcome::Reason;
 use crate::sched::queue::Queue;
 use crate::sched::request::{Family, Sequence, Status};
@@ -313,6 +313,21 @@ impl State {
         sequence.status == Status::Waiting && sequence.in_plans == 0 && blocks > self.cache.usable()
     }
 
+    /// Ends with `capacity`, outside a step, a sequence that waits for nothing.
+    pub(crate) fn end_if_too_long(&mut self, seq: SequenceId) {
+        if self.is_too_long(seq) {
+            self.end(seq, Reason::Capacity);
+        }
+    }
+
+    /// A plan that names a row in which nobody runs any more is not out any more.
+    pub(crate) fn unname(&mut self, placed: &Placed) {
+        self.rows.cool(placed.row);
+        if let Ok(sequence) = self.sequences.get_mut(placed.seq) {
+            sequence.in_plans = sequence.in_plans.saturating_sub(1);
+        }
+    }
+
     /// Ends with `capacity`, in a step, a sequence that has neither row nor blocks nor a place in the queue any more.
     pub(crate) fn end_now(&mut self, seq: SequenceId) {
         let reason = Reason::Capacity;
@@ -323,8 +338,8 @@ impl State {
         self.counters.finished += 1;
     }
 
-    /// Frees the blocks of a sequence and its row, which the caller takes out of the order, and whose merges it forgets. The row of a finished member of
-    /// a static batch stays, as padding.
+    /// Frees the blocks of a sequence and its row, which the caller takes out of the order, and whose merges it forgets.
+    /// The row of a finished member of a static batch stays, as padding.
     pub(crate) fn evacuate(&mut self, seq: SequenceId, row: u32) {
         let sequence = self.sequences.live_mut(seq);
         self.cache.shrink(&mut sequence.table, 0);
