@@ -1,6 +1,7 @@
 """What an operation may be called with, checked before anything is read or written.
 
-Everything raises `RequestError` with the argument's name. Values are looked at on the host.
+Everything raises `RequestError` with the argument's name. Values are looked at on the host; where
+there is a choice, `values=False` leaves them unseen, so that nobody waits for a device.
 """
 
 from __future__ import annotations
@@ -63,17 +64,22 @@ def check_block_size(block_size: object) -> int:
     return number
 
 
-def check_append(kv: PagedKV, layer: int, k: Any, v: Any, slot_mapping: Any) -> None:
+def check_append(
+    kv: PagedKV, layer: int, k: Any, v: Any, slot_mapping: Any, *, values: bool = True
+) -> None:
     """Keys and values of one dtype, no more slots than tokens, none outside or named twice."""
     kv.k(layer)
     heads = kv.spec.num_kv_heads
     keys = check_array(kv.xp, "k", k, (None, heads, kv.spec.head_dim), MODEL_DTYPES)
     check_array(kv.xp, "v", v, (len(keys), heads, kv.spec.v_dim), (keys.dtype.name,))
-    slots = to_host(check_array(kv.xp, "slot_mapping", slot_mapping, (None,), ("int64",)))
+    slots = check_array(kv.xp, "slot_mapping", slot_mapping, (None,), ("int64",))
     if len(slots) > len(keys):
         message = f"has {len(slots)} slots for {len(keys)} tokens"
         excess = float(len(slots) - len(keys))
         raise RequestError("slot_mapping", message, limit=float(len(keys)), excess=excess)
+    if not values:
+        return
+    slots = to_host(slots)
     at = _first(slots >= kv.spec.num_slots)
     if at is not None:
         message = f"slot {slots[at]} at {at[0]} is beyond the {kv.spec.num_slots} of the pool"
@@ -202,9 +208,12 @@ def check_blocks(kv: PagedKV, blocks: Any, *, once: bool) -> None:
         _check_once("blocks", ids)
 
 
-def check_copies(kv: PagedKV, copies: Any) -> None:
+def check_copies(kv: PagedKV, copies: Any, *, values: bool = True) -> None:
     """int32[n, 3]: no target twice, no source that is a target, no more tokens than a block has."""
-    rows = to_host(check_array(kv.xp, "copies", copies, (None, 3), _INT32))
+    given = check_array(kv.xp, "copies", copies, (None, 3), _INT32)
+    if not values:
+        return
+    rows = to_host(given)
     sources, targets, tokens = rows[:, 0], rows[:, 1], rows[:, 2]
     _check_ids("copies", sources, kv.spec.num_blocks)
     _check_ids("copies", targets, kv.spec.num_blocks)

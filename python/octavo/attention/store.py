@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from octavo.attention.arrays import Array, whole_number
+from octavo.attention.arrays import Array, address_of, whole_number
 from octavo.attention.dtypes import DTYPES, FP8, numpy_dtype
 from octavo.attention.spec import LAYOUTS, KVSpec
 from octavo.errors import ConfigError, RequestError
@@ -184,7 +184,7 @@ class PagedKV:
             keys, values = _pair(i, given)
             self._check(f"arrays[{i}]", "K", keys, self.spec.k_shape)
             self._check(f"arrays[{i}]", "V", values, self.spec.v_shape)
-            if _address(keys) == _address(values):
+            if address_of(keys) == address_of(values):
                 raise RequestError(f"arrays[{i}]", f"K and V are the same memory; {_NO_MLA}")
             adopted.append((keys, values))
         return adopted
@@ -243,9 +243,3 @@ def _known(dtype: str) -> str:
 def _name_of(array: Array) -> str:
     name = str(array.dtype.name)
     return FP8 if name == "float8_e4m3fn" else name
-
-
-def _address(array: Any) -> int:
-    """Where the first element lies, on the device or the host."""
-    about = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return int(about["data"][0])

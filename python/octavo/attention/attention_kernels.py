@@ -1,0 +1,393 @@
+"""Attention over paged memory, by kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from octavo.attention import kernels
+from octavo.attention.arrays import Array, whole_number
+from octavo.attention.checks import check_array, check_attention, check_states
+from octavo.attention.dtypes import FP8
+from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+from octavo.attention.splits import plan_splits
+from octavo.attention.workspace import Workspace
+from octavo.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    from octavo.attention.launch import Kernel, Launcher
+    from octavo.attention.store import PagedKV
+
+__all__ = ["AttentionKernels"]
+
+_LOG2_E = 1 / math.log(2)
+# Query heads of a KV head from which tensor cores pay.
+_TENSOR_GROUP = 5
+
+
+class AttentionKernels(KernelCalls):
+    """`decode`, `prefill` and `merge_states`, and what makes them ready for a graph."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        *,
+        split_tokens: int | None,
+        decode_on: Literal["auto", "cores", "tensor"],
+        debug: bool,
+    ) -> None:
+        super().__init__(launcher, debug=debug)
+        if split_tokens is not None:
+            tokens = whole_number(split_tokens)
+            if tokens is None or tokens < 16 or tokens % 16:
+                raise ConfigError("split_tokens", split_tokens, "None, or a multiple of 16")
+        if decode_on not in ("auto", "cores", "tensor"):
+            raise ConfigError("decode_on", decode_on, "one of auto, cores, tensor")
+        self._split_tokens = split_tokens
+        self._decode_on = decode_on
+        self._workspace = Workspace(launcher)
+        self._resident: dict[Kernel, int] = {}
+
+    @overload
+    def decode(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: Literal[False] = False,
+        out: Array | None = None,
+    ) -> Array: ...
+    @overload
+    def decode(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: Literal[True],
+        out: Array | None = None,
+    ) -> tuple[Array, Array]: ...
+    def decode(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: bool = False,
+        out: Array | None = None,
+    ) -> Array | tuple[Array, Array]:
+        """Attention of one query a row, over all of the row.
+
+        Args:
+            kv: As in the reference, like all that follow.
+            layer: The layer.
+            q: [B, num_q_heads, head_dim].
+            block_tables: int32[B, M]. How far M blocks reach is what the context is split by.
+            seq_lens: int32[B].
+            scale: Of scores.
+            window: Tokens attended to.
+            return_lse: Whether the log-sum-exp is wanted.
+            out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous: a
+                graph needs one that stays. By default a new array.
+
+        Returns:
+            As in the reference.
+
+        Raises:
+            RequestError: An argument has a wrong dtype or shape.
+        """
+        self.memory(kv)
+        tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
+        check_attention(kv, layer, q, len(lens), scale, window)
+        out, lse = self._outputs(kv, q, out, return_lse=return_lse)
+        self._decode(kv, layer, q, (tables, stride, lens, None), scale, window, out, lse)
+        return out if lse is None else (out, lse)
+
+    @overload
+    def prefill(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        query_start: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: Literal[False] = False,
+        out: Array | None = None,
+    ) -> Array: ...
+    @overload
+    def prefill(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        query_start: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: Literal[True],
+        out: Array | None = None,
+    ) -> tuple[Array, Array]: ...
+    def prefill(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        query_start: Array,
+        block_tables: Array,
+        seq_lens: Array,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        return_lse: bool = False,
+        out: Array | None = None,
+    ) -> Array | tuple[Array, Array]:
+        """Causal attention of a run of queries a row, its last tokens, over all of the row.
+
+        Args:
+            kv: As in the reference, like all that follow.
+            layer: The layer.
+            q: [T, num_q_heads, head_dim].
+            query_start: int32[B + 1].
+            block_tables: int32[B, M].
+            seq_lens: int32[B].
+            scale: Of scores.
+            window: Tokens attended to.
+            return_lse: Whether the log-sum-exp is wanted.
+            out: As in `decode`.
+
+        Returns:
+            As in the reference.
+
+        Raises:
+            RequestError: An argument has a wrong dtype or shape.
+        """
+        memory = self.memory(kv)
+        tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
+        check_attention(kv, layer, q, None, scale, window)
+        self.check_starts(kv.xp, query_start, lens, len(q))
+        pair, group = pair_of(q, kv, "q"), q.shape[1] // kv.spec.num_kv_heads
+        out, lse = self._outputs(kv, q, out, return_lse=return_lse)
+        if pair not in kernels.TENSOR_PAIRS:
+            rows, sees = self._expanded(kv.xp, query_start, lens, len(q))
+            self._decode(kv, layer, q, (tables, stride, sees, rows), scale, window, out, lse)
+            return out if lse is None else (out, lse)
+        kernel = kernels.prefill_mma(*pair, kv.spec.head_dim, kv.spec.v_dim)
+        # Each row's last tile may be partly empty.
+        tiles = -(-len(q) * group // kernels.prefill_rows(kernel)) + len(lens)
+        q, q_token = rows_of_tokens(kv.xp, q)
+        self.launch(
+            kernel,
+            (tiles if len(q) else 0, kv.spec.num_kv_heads, 1),
+            memory.pages(layer),
+            out=out,
+            lse=lse,
+            q=q,
+            query_start=dense(kv.xp, query_start),
+            block_tables=tables,
+            seq_lens=lens,
+            scale=_scale(kv, scale),
+            num_rows=len(lens),
+            group=group,
+            window=window or 0,
+            q_token=q_token,
+            table_stride=stride,
+        )
+        return out if lse is None else (out, lse)
+
+    def merge_states(self, out: Array, lse: Array) -> tuple[Array, Array]:
+        """One attention result from those over parts of the context."""
+        xp = check_states(out, lse)
+        dtype = out.dtype.name
+        if dtype not in dict(kernels.PAIRS) or lse.dtype.name != "float32":
+            raise RequestError("out", f"is {dtype} with {lse.dtype}: kernels take no float64")
+        merged = xp.empty(out.shape[1:], dtype=out.dtype)
+        logs = xp.empty(lse.shape[1:], dtype=np.float32)
+        parts, dim = out.shape[0], out.shape[-1]
+        self.launch(
+            kernels.merge_states(dtype, dtype),
+            (logs.size, 1, 1),
+            out=merged,
+            lse=logs,
+            parts=dense(xp, out),
+            part_lse=dense(xp, lse),
+            to_log2=_LOG2_E,
+            num_parts=parts,
+            dim=dim,
+            row_stride=dim,
+            part_stride=logs.size * dim,
+            lse_row_stride=1,
+            lse_part_stride=logs.size,
+        )
+        return merged, logs
+
+    def prepare(
+        self,
+        kv: PagedKV,
+        *,
+        dtype: str,
+        num_q_heads: int,
+        max_queries: int,
+        max_blocks: int,
+    ) -> None:
+        """Compiles what attention over this memory needs, and takes its workspace.
+
+        After it, `append`, `decode` and `prefill` with `out` and without `return_lse` allocate
+        nothing: they can be captured in a graph, which is replayed with whatever the arrays then
+        hold.
+
+        Args:
+            kv: The memory.
+            dtype: Of queries, keys and values.
+            num_q_heads: Query heads.
+            max_queries: The most queries of a call.
+            max_blocks: The most entries of a row's table.
+
+        Raises:
+            RequestError: There is no kernel for the dtype over this memory.
+        """
+        self.memory(kv)
+        pair = (dtype, kv.spec.dtype)
+        if pair not in kernels.PAIRS:
+            raise RequestError("dtype", f"no kernel takes {dtype} over {kv.spec.dtype}")
+        group = num_q_heads // kv.spec.num_kv_heads
+        decode = self._decode_kernel(pair, kv, group)
+        needed = [kernels.append(*pair), decode, kernels.merge_states(dtype, "float32")]
+        if pair in kernels.TENSOR_PAIRS:
+            needed.append(kernels.prefill_mma(*pair, kv.spec.head_dim, kv.spec.v_dim))
+        else:
+            needed.append(kernels.expand_queries())
+            self._workspace.queries(max_queries)
+        for kernel in needed:
+            self.launcher.prepare(kernel)
+        # Fewer queries are split further: what counts is the product, at its largest.
+        longest = max_blocks * kv.spec.block_size
+        tiles = kv.spec.num_kv_heads * -(-group // kernels.decode_heads(decode))
+        most = max(
+            queries * self._splits(decode, queries * tiles, longest, None)
+            for queries in range(1, max_queries + 1)
+        )
+        self._workspace.parts(most * num_q_heads, kv.spec.v_dim)
+
+    def _decode(
+        self,
+        kv: PagedKV,
+        layer: int,
+        q: Array,
+        rows: tuple[Array, int, Array, Array | None],
+        scale: float | None,
+        window: int | None,
+        out: Array,
+        lse: Array | None,
+    ) -> None:
+        """Of `rows`: tables, their stride, what a query sees, each query's row if not its own."""
+        tables, stride, lens, row_of = rows
+        pair, (queries, heads, _) = pair_of(q, kv, "q"), q.shape
+        group = heads // kv.spec.num_kv_heads
+        kernel = self._decode_kernel(pair, kv, group)
+        tiles = kv.spec.num_kv_heads * -(-group // kernels.decode_heads(kernel))
+        longest = tables.shape[1] * kv.spec.block_size
+        splits = self._splits(kernel, queries * tiles, longest, window)
+        part_out = part_lse = None
+        if splits > 1:
+            part_out, part_lse = self._workspace.parts(queries * heads * splits, kv.spec.v_dim)
+        q, q_token = rows_of_tokens(kv.xp, q)
+        self.launch(
+            kernel,
+            (queries, tiles, splits),
+            self.memory(kv).pages(layer),
+            out=out,
+            lse=lse,
+            part_out=part_out,
+            part_lse=part_lse,
+            q=q,
+            block_tables=tables,
+            lens=lens,
+            rows=row_of,
+            scale=_scale(kv, scale),
+            group=group,
+            window=window or 0,
+            split_tokens=self._split_tokens or 0,
+            q_token=q_token,
+            table_stride=stride,
+        )
+        if splits > 1:
+            self.launch(
+                kernels.merge_states(pair[0], "float32"),
+                (queries * heads, 1, 1),
+                out=out,
+                lse=lse,
+                parts=part_out,
+                part_lse=part_lse,
+                to_log2=1.0,
+                num_parts=splits,
+                dim=kv.spec.v_dim,
+                row_stride=splits * kv.spec.v_dim,
+                part_stride=kv.spec.v_dim,
+                lse_row_stride=splits,
+                lse_part_stride=1,
+            )
+
+    def _decode_kernel(self, pair: tuple[str, str], kv: PagedKV, group: int) -> Kernel:
+        dims = (kv.spec.head_dim, kv.spec.v_dim)
+        if pair in kernels.TENSOR_PAIRS:
+            wanted = group >= _TENSOR_GROUP if self._decode_on == "auto" else None
+            if pair[1] == FP8 or wanted or self._decode_on == "tensor":
+                return kernels.decode_mma(*pair, *dims)
+        heads = next((h for h in kernels.CORES_GROUPS if h >= group), kernels.CORES_GROUPS[-1])
+        return kernels.decode_cores(*pair, *dims, heads)
+
+    def _splits(self, kernel: Kernel, blocks: int, longest: int, window: int | None) -> int:
+        if blocks == 0:
+            return 1
+        if kernel not in self._resident:
+            self._resident[kernel] = self.launcher.resident_blocks(kernel)
+        seen = longest if window is None else min(longest, window)
+        return plan_splits(blocks, seen, self._resident[kernel], self._split_tokens)
+
+    def _expanded(self, xp: Any, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
+        """Of each query its row, and the tokens that it sees."""
+        rows, sees = self._workspace.queries(count)
+        self.launch(
+            kernels.expand_queries(),
+            (len(lens) if count else 0, 1, 1),
+            rows=rows,
+            lens=sees,
+            query_start=dense(xp, starts),
+            seq_lens=lens,
+        )
+        return rows, sees
+
+    def _outputs(
+        self, kv: PagedKV, q: Array, out: Array | None, *, return_lse: bool
+    ) -> tuple[Array, Array | None]:
+        shape = (*q.shape[:2], kv.spec.v_dim)
+        if out is None:
+            out = kv.xp.empty(shape, dtype=q.dtype)
+        elif not check_array(kv.xp, "out", out, shape, (q.dtype.name,)).flags.c_contiguous:
+            raise RequestError("out", "is not contiguous")
+        return out, kv.xp.empty(shape[:2], dtype=np.float32) if return_lse else None
+
+
+def _scale(kv: PagedKV, scale: float | None) -> float:
+    return 1 / math.sqrt(kv.spec.head_dim) if scale is None else float(scale)

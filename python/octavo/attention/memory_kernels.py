@@ -1,0 +1,134 @@
+"""Writing to paged memory and reading from it, by kernels."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.attention import kernels, swap
+from octavo.attention.checks import check_append, check_copies
+from octavo.attention.dtypes import FP8
+from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+
+if TYPE_CHECKING:
+    from octavo.attention.arrays import Array
+    from octavo.attention.memory import KernelMemory
+    from octavo.attention.store import PagedKV
+
+__all__ = ["MemoryKernels"]
+
+# A NaN of each dtype, repeated to 4 bytes.
+_NANS = {"float32": 0x7FC00000, "float16": 0x7E007E00, "bfloat16": 0x7FC07FC0, FP8: 0x7F7F7F7F}
+
+
+class MemoryKernels(KernelCalls):
+    """`append`, `gather`, `copy_blocks`, swaps and poison."""
+
+    def append(self, kv: PagedKV, layer: int, k: Array, v: Array, slot_mapping: Array) -> None:
+        """Writes the keys and values of new tokens to their slots; as in the reference."""
+        memory = self.memory(kv)
+        check_append(kv, layer, k, v, slot_mapping, values=self.debug)
+        kernel = kernels.append(*pair_of(k, kv, "k"))
+        (k, k_token), (v, v_token) = rows_of_tokens(kv.xp, k), rows_of_tokens(kv.xp, v)
+        self.launch(
+            kernel,
+            (len(slot_mapping), 1, 1),
+            memory.pages(layer),
+            k=k,
+            v=v,
+            slot_mapping=dense(kv.xp, slot_mapping),
+            heads=kv.spec.num_kv_heads,
+            k_dim=kv.spec.head_dim,
+            v_dim=kv.spec.v_dim,
+            k_token=k_token,
+            v_token=v_token,
+        )
+
+    def gather(
+        self, kv: PagedKV, layer: int, block_tables: Array, seq_lens: Array
+    ) -> tuple[Array, Array]:
+        """The keys and values of rows, one token after the other; waits for their number."""
+        memory, xp, spec = self.memory(kv), kv.xp, kv.spec
+        kv.k(layer)
+        tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
+        width = tables.shape[1]
+        starts = xp.zeros(len(lens) + 1, dtype=np.int64)
+        starts[1:] = xp.cumsum(lens)
+        total = int(starts[-1])
+        dtype = np.dtype(np.float32) if spec.dtype == FP8 else kv.dtype
+        k = xp.empty((total, spec.num_kv_heads, spec.head_dim), dtype=dtype)
+        v = xp.empty((total, spec.num_kv_heads, spec.v_dim), dtype=dtype)
+        self.launch(
+            kernels.gather(spec.dtype),
+            (len(lens) * width, 1, 1),
+            memory.pages(layer),
+            k=k,
+            v=v,
+            block_tables=tables,
+            seq_lens=lens,
+            starts=starts,
+            heads=spec.num_kv_heads,
+            k_dim=spec.head_dim,
+            v_dim=spec.v_dim,
+            width=width,
+            table_stride=stride,
+        )
+        return k, v
+
+    def copy_blocks(self, kv: PagedKV, copies: Array) -> None:
+        """Copies the first tokens of blocks into others, in all layers at once."""
+        memory = self.memory(kv)
+        check_copies(kv, copies, values=self.debug)
+        self.launch(
+            kernels.copy_blocks(),
+            (len(copies), len(memory.planes), 1),
+            planes=memory.planes,
+            copies=dense(kv.xp, copies),
+            heads=kv.spec.num_kv_heads,
+        )
+
+    def swap_out(self, kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array) -> None:
+        """Copies blocks of all layers to the host or to a file."""
+        self.memory(kv)
+        swap.swap_out(kv, blocks, target)
+
+    def swap_in(self, kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array) -> None:
+        """Copies blocks of all layers back."""
+        self.memory(kv)
+        swap.swap_in(kv, blocks, source)
+
+    def poison(self, kv: PagedKV, block_tables: Array, seq_lens: Array) -> None:
+        """Writes NaN to every slot of all layers that these rows do not own."""
+        memory = self.memory(kv)
+        tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
+        width = tables.shape[1]
+        used = kv.xp.zeros(kv.spec.num_slots, dtype=np.uint8)
+        self.launch(
+            kernels.mark_used(),
+            (len(lens) * width, 1, 1),
+            used=used,
+            block_tables=tables,
+            seq_lens=lens,
+            block_size=kv.spec.block_size,
+            width=width,
+            table_stride=stride,
+        )
+        self._poison(memory, used)
+
+    def poison_all(self, kv: PagedKV) -> None:
+        """Writes NaN to every slot of all layers."""
+        self._poison(self.memory(kv), None)
+
+    def _poison(self, memory: KernelMemory, used: Array | None) -> None:
+        spec = memory.kv.spec
+        self.launch(
+            kernels.poison(),
+            (spec.num_blocks, len(memory.planes), 1),
+            planes=memory.planes,
+            used=used,
+            pattern=_NANS[spec.dtype],
+            heads=spec.num_kv_heads,
+            block_size=spec.block_size,
+        )
