@@ -21,7 +21,7 @@ DEVICE, RUNTIME = HERE / "device", HERE / "runtime"
 # The runtime is never instrumented for races and undefined behaviour of its own, but it tells the
 # sanitizer of the kernel about fibers and shared memory.
 _KERNEL_FLAGS = {
-    "": [],
+    "": ["-Wl,-z,defs"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "thread": ["-fsanitize=thread"],
 }

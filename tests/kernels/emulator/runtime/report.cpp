@@ -36,6 +36,12 @@ void fail(const std::string& message) {
   __builtin_unreachable();
 }
 
+void trap(Site at) {
+  Thread& thread = *running();
+  thread.at = at;
+  fail("__trap\n" + where(thread));
+}
+
 std::string where(const Thread& thread) {
   const uint3 b = thread.owner->index;
   char line[512];
