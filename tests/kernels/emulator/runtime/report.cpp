@@ -31,7 +31,6 @@ void fail(const std::string& message) {
   Block& block = *thread.owner;
   block.failed = true;
   block.error = message;
-  race::release(&block.ended);
   switch_fiber(*thread.fiber, block.worker);
   __builtin_unreachable();
 }
