@@ -18,6 +18,9 @@ ORDERS = {"forward": 0, "reverse": 1, "random": 2}
 # ThreadSanitizer follows one worker, and AddressSanitizer's static arrays are there once.
 _ONE_WORKER = ("address", "thread")
 
+# Kernels of a source that are compiled as one.
+_TOGETHER = 6
+
 
 class EmulatorError(Exception):
     """What the emulator found wrong while a kernel ran: threads and lines are in the message."""
@@ -118,22 +121,28 @@ class EmulatorLauncher:
 
     def prepare_all(self, kernels: Iterable[Kernel], jobs: int = 2) -> None:
         """Prepares many, `jobs` compilers at a time."""
-        self._builder.runtime()
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(self.prepare, dict.fromkeys(kernels)))
+        groups = grouped(kernel for kernel in kernels if kernel not in self._compiled)
+        compile_all(self._builder, groups, jobs)
+        for group in groups:
+            self._load(group)
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """What the constructor was told, whatever the kernel."""
         return self.resident
 
     def _prepared(self, kernel: Kernel) -> _Compiled:
-        found = self._compiled.get(kernel)
-        if found is None:
-            library = ctypes.CDLL(str(self._builder.library(source_text(kernel), [kernel.name])))
-            library.kernel_0_signature.restype = ctypes.c_char_p
-            _check_declaration(kernel, library.kernel_0_signature().decode().split(";")[:-1])
-            found = self._compiled[kernel] = _Compiled(library, library.kernel_0)
-        return found
+        if kernel not in self._compiled:
+            self._load([kernel])
+        return self._compiled[kernel]
+
+    def _load(self, group: Sequence[Kernel]) -> None:
+        names = [kernel.name for kernel in group]
+        library = ctypes.CDLL(str(self._builder.library(source_text(group[0]), names)))
+        for i, kernel in enumerate(group):
+            signature = library[f"kernel_{i}_signature"]
+            signature.restype = ctypes.c_char_p
+            _check_declaration(kernel, signature().decode().split(";")[:-1])
+            self._compiled[kernel] = _Compiled(library, library[f"kernel_{i}"])
 
 
 def parse_order(order: str) -> tuple[int, int]:
@@ -149,6 +158,27 @@ def source_text(kernel: Kernel) -> str:
     if "\n" in kernel.source:
         return kernel.source
     return importlib.import_module("octavo.attention._build").source(kernel.source)
+
+
+def grouped(kernels: Iterable[Kernel]) -> list[list[Kernel]]:
+    """Kernels of one source together, a few at a time: headers and source are read once for all."""
+    of_source: dict[str, list[Kernel]] = {}
+    for kernel in dict.fromkeys(kernels):
+        of_source.setdefault(kernel.source, []).append(kernel)
+    starts = [(same, i) for same in of_source.values() for i in range(0, len(same), _TOGETHER)]
+    return [same[i : i + _TOGETHER] for same, i in starts]
+
+
+def compile_all(builder: Builder, groups: Sequence[Sequence[Kernel]], jobs: int) -> None:
+    """Fills the cache, and loads nothing: a process without the sanitizer could not.
+
+    Raises:
+        BuildError: Something does not compile.
+    """
+    builder.runtime()
+    with ThreadPoolExecutor(jobs) as pool:
+        names = [[kernel.name for kernel in group] for group in groups]
+        list(pool.map(builder.library, [source_text(group[0]) for group in groups], names))
 
 
 def _check_declaration(kernel: Kernel, compiled: list[str]) -> None:

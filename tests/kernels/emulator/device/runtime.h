@@ -40,6 +40,9 @@ struct Site {
   }
 };
 
+// What follows lies in a library of its own, one for all kernels of the process.
+#pragma GCC visibility push(default)
+
 // Waits for all threads of the block; returns how many came with a true predicate.
 int block_barrier(bool predicate, Site at);
 void warp_sync(uint32_t mask, Site at);
@@ -72,5 +75,7 @@ struct Launch {
 };
 // Runs `body(argument)` once for every thread of the grid. Returns 0, or 1 and a message in `error`.
 int launch(const Launch& how, void (*body)(void*), void* argument, char* error, size_t error_bytes);
+
+#pragma GCC visibility pop
 
 }  // namespace cuemu

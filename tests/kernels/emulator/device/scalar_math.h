@@ -1,8 +1,9 @@
 // Functions of single numbers: CUDA's names for what the C library has, and casts of bits.
 #pragma once
-#include <math.h>
-
+// The special functions of C++17 take longer to read than all other headers, and no kernel has them.
 #include <type_traits>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <math.h>
 
 #include "language.h"
 

@@ -35,6 +35,15 @@ struct Copy {
   unsigned group;
 };
 
+struct Range {
+  unsigned char* first = nullptr;
+  size_t bytes = 0;
+  bool holds(const void* address, size_t size) const {
+    const auto at = (uintptr_t)address, from = (uintptr_t)first;
+    return at >= from && at + size <= from + bytes;
+  }
+};
+
 struct Block;
 struct Thread : ThreadView {
   Block* owner;
@@ -68,7 +77,7 @@ struct Block : BlockView {
   bool failed = false;
   std::string error;
 
-  uint64_t shared_bytes = 0;
+  Range dynamic_shared, static_shared;
   Fiber worker;
   race::Events* events = nullptr;
   char ended = 0;  // the event of a thread's end, of all blocks of this worker

@@ -43,7 +43,7 @@ cuemu_switch:
 namespace cuemu {
 namespace {
 
-constexpr size_t kPage = 4096, kUsable = kStack - 2 * kPage;
+constexpr size_t kUsable = kStack - 2 * kPage;
 
 #if defined(CUEMU_UCONTEXT) || !defined(__x86_64__)
 void start(Fiber& fiber, void (*entry)()) {
@@ -105,10 +105,10 @@ void Stacks::prepare(int i, Fiber& fiber, void (*entry)()) {
   fiber.owner = reinterpret_cast<void**>(base);
   fiber.stack = base + 2 * kPage;
   fiber.stack_bytes = kUsable;
-  fiber.race_fiber = race::create_fiber();
+  fiber.race_fiber = race::take_fiber();
   start(fiber, entry);
 }
 
-void Stacks::release(Fiber& fiber) { race::destroy_fiber(fiber.race_fiber); }
+void Stacks::release(Fiber& fiber) { race::let_go_fiber(fiber.race_fiber); }
 
 }  // namespace cuemu

@@ -11,6 +11,8 @@
 
 namespace cuemu {
 
+constexpr size_t kPage = 4096;
+
 struct Fiber {
 #if defined(CUEMU_UCONTEXT) || !defined(__x86_64__)
   ucontext_t context;

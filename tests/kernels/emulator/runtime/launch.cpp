@@ -73,9 +73,10 @@ class Worker {
     block_.dim = dim3(size[0], size[1], size[2]);
     block_.size = (int)volume(size);
     block_.num_warps = (block_.size + 31) / 32;
-    block_.shared_bytes = how.shared_bytes;
     block_.body = body;
     block_.argument = argument;
+    block_.static_shared = static_shared(body);
+    apart_ = race::kWatched && block_.static_shared.bytes == 0;
     block_.order = (Order)how.order;
     block_.random = (how.seed + 1) * 0x9e3779b97f4a7c15u + number;
     adopt_worker(block_.worker);
@@ -102,6 +103,7 @@ class Worker {
     reset(number);
     race::release(&block_.events->start);
     switch_fiber(block_.worker, *pick(block_, 0)->fiber);
+    if (block_.failed) end_all();
     if (!apart_) race::acquire(&block_.ended);  // and the next block is after this one
     return !block_.failed;
   }
@@ -134,10 +136,21 @@ class Worker {
     for (int warp = 0; warp < block_.num_warps; ++warp) make_ready(block_, warp, block_.present[warp]);
     block_.events = race::renew_events(block_.events);
     shared_.renew();
-    block_.shared = shared_.first();
+    block_.dynamic_shared = shared_.range();
+    block_.shared = block_.dynamic_shared.first;
 #ifndef CUEMU_STATIC_SHARED
-    memset(static_.first, 0xff, static_.bytes);
+    const Range fixed = block_.static_shared;
+    if (fixed.bytes) memset(fixed.first, 0xff, fixed.bytes);
 #endif
+  }
+
+  // After a failure: what the threads did, wherever they are, is before what comes after the launch.
+  void end_all() {
+    for (auto& fiber : fibers_) {
+      race::switch_to(fiber.race_fiber);
+      race::release(&block_.ended);
+    }
+    race::switch_to(block_.worker.race_fiber);
   }
 
   Block block_;
@@ -145,8 +158,7 @@ class Worker {
   std::vector<Fiber> fibers_;
   size_t turn_ = 0;
   SharedMemory shared_;
-  Range static_ = static_shared();
-  bool apart_ = race::kWatched && static_.bytes == 0;
+  bool apart_;  // blocks are ordered by nothing: see race_detector.h
 };
 
 }  // namespace
@@ -158,15 +170,12 @@ int launch(const Launch& how, void (*body)(void*), void* argument, char* error, 
     std::atomic<uint64_t> next{0};
     std::mutex failing;
     const auto work = [&](unsigned number) {
-      auto worker = std::make_unique<Worker>(how, body, argument, number);
+      Worker worker(how, body, argument, number);
       for (uint64_t i; (i = next.fetch_add(1)) < sequence.count();) {
-        if (worker->run(sequence[i])) continue;
+        if (worker.run(sequence[i])) continue;
         const std::lock_guard<std::mutex> lock(failing);
-        if (message.empty()) message = worker->error();
+        if (message.empty()) message = worker.error();
         next = sequence.count();
-        // Threads that never ended were never ordered before this one: to free what they used would be
-        // reported as a race.
-        if (race::kWatched) (void)worker.release();
         break;
       }
     };

@@ -21,8 +21,6 @@ namespace cuemu::race {
 #ifdef CUEMU_TSAN
 constexpr bool kWatched = true;
 inline void* current_fiber() { return __tsan_get_current_fiber(); }
-inline void* create_fiber() { return __tsan_create_fiber(0); }
-inline void destroy_fiber(void* fiber) { __tsan_destroy_fiber(fiber); }
 inline void switch_to(void* fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
 inline void release(void* at) { __tsan_release(at); }
 inline void acquire(void* at) { __tsan_acquire(at); }
@@ -31,14 +29,16 @@ inline void write16(void* at) { __tsan_write16(at); }
 #else
 constexpr bool kWatched = false;
 inline void* current_fiber() { return nullptr; }
-inline void* create_fiber() { return nullptr; }
-inline void destroy_fiber(void*) {}
 inline void switch_to(void*) {}
 inline void release(void*) {}
 inline void acquire(void*) {}
 inline void read16(const void*) {}
 inline void write16(void*) {}
 #endif
+
+// A fiber of the sanitizer's. It takes long to make, so one that is let go is kept for the next.
+void* take_fiber();
+void let_go_fiber(void* fiber);
 
 // The events of a block, as addresses to release and acquire at. Two of each kind are used in turns: a
 // slow thread may still have to acquire one when a fast one releases the next.

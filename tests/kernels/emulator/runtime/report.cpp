@@ -31,9 +31,14 @@ void fail(const std::string& message) {
   Block& block = *thread.owner;
   block.failed = true;
   block.error = message;
-  race::release(&block.ended);
   switch_fiber(*thread.fiber, block.worker);
   __builtin_unreachable();
+}
+
+void trap(Site at) {
+  Thread& thread = *running();
+  thread.at = at;
+  fail("__trap\n" + where(thread));
 }
 
 std::string where(const Thread& thread) {

@@ -14,9 +14,8 @@ extern "C" void* __tls_get_addr(void*);
 namespace cuemu {
 namespace {
 
-constexpr size_t kPage = 4096;
-
 struct Module {
+  uintptr_t code;  // an address in it, by which it is found
   Range globals;
   size_t thread_local_id = 0, thread_local_bytes = 0;
 };
@@ -27,11 +26,10 @@ bool loaded_at(const dl_phdr_info& info, uintptr_t address, const ElfW(Phdr) & p
 }
 
 int look_at(dl_phdr_info* info, size_t, void* into) {
-  const auto here = reinterpret_cast<uintptr_t>(&look_at);
-  const auto parts_end = info->dlpi_phdr + info->dlpi_phnum;
-  if (std::none_of(info->dlpi_phdr, parts_end, [&](auto& part) { return loaded_at(*info, here, part); }))
-    return 0;
   Module& module = *static_cast<Module*>(into);
+  const auto parts_end = info->dlpi_phdr + info->dlpi_phnum;
+  const auto has_code = [&](const auto& part) { return loaded_at(*info, module.code, part); };
+  if (std::none_of(info->dlpi_phdr, parts_end, has_code)) return 0;
   std::for_each(info->dlpi_phdr, parts_end, [&](const auto& part) {
     if (part.p_type == PT_TLS) {
       module.thread_local_id = info->dlpi_tls_modid;
@@ -41,15 +39,6 @@ int look_at(dl_phdr_info* info, size_t, void* into) {
     }
   });
   return 1;
-}
-
-const Module& this_module() {
-  static const Module module = [] {
-    Module found;
-    dl_iterate_phdr(look_at, &found);
-    return found;
-  }();
-  return module;
 }
 
 }  // namespace
@@ -82,8 +71,9 @@ void SharedMemory::map() {
   guards::close(first_ + bytes_, mapped_ - bytes_);
 }
 
-Range static_shared() {
-  const Module& module = this_module();
+Range static_shared(void (*function)(void*)) {
+  Module module{reinterpret_cast<uintptr_t>(function)};
+  dl_iterate_phdr(look_at, &module);
 #ifdef CUEMU_STATIC_SHARED
   return module.globals;
 #else
@@ -95,13 +85,12 @@ Range static_shared() {
 
 void check_shared(const void* address, size_t bytes, const char* what, Site at) {
   Thread& thread = *running();
-  Block& block = *thread.owner;
+  const Block& block = *thread.owner;
   thread.at = at;
   if ((uintptr_t)address % bytes)
     fail(std::string(what) + ": the shared address is not aligned to " + std::to_string(bytes) +
          " bytes\n" + where(thread));
-  const Range dynamic{block.shared, block.shared_bytes};
-  if (!dynamic.holds(address, bytes) && !static_shared().holds(address, bytes))
+  if (!block.dynamic_shared.holds(address, bytes) && !block.static_shared.holds(address, bytes))
     fail(std::string(what) + ": the address is not in the block's shared memory\n" + where(thread));
 }
 

@@ -4,15 +4,6 @@
 
 namespace cuemu {
 
-struct Range {
-  unsigned char* first = nullptr;
-  size_t bytes = 0;
-  bool holds(const void* address, size_t size) const {
-    const auto at = (uintptr_t)address, from = (uintptr_t)first;
-    return at >= from && at + size <= from + bytes;
-  }
-};
-
 // Dynamic shared memory of a worker's blocks, guarded behind its last byte.
 class SharedMemory {
  public:
@@ -20,7 +11,7 @@ class SharedMemory {
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
-  unsigned char* first() const { return first_; }
+  Range range() const { return {first_, bytes_}; }
   // Forgets everything, also in the eyes of ThreadSanitizer.
   void renew();
 
@@ -30,8 +21,8 @@ class SharedMemory {
   size_t bytes_, mapped_;
 };
 
-// The static __shared__ arrays as this worker sees them. With CUEMU_STATIC_SHARED they lie among the other
-// globals of the kernel's module, and the range is the whole of those.
-Range static_shared();
+// The static __shared__ arrays of the module that has this function, as this worker sees them. With
+// CUEMU_STATIC_SHARED they lie among the module's other globals, and the range is the whole of those.
+Range static_shared(void (*function)(void*));
 
 }  // namespace cuemu
