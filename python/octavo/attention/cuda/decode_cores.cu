@@ -10,19 +10,21 @@ constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_fr
 
 // Grid: query, KV head x tile of G query heads, split. Shared: WARPS x G x (DV + 2) floats.
 template <typename TQ, typename TKV, int D, int DV, int G, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2 : G == 4 ? 3 : 4)
-    decode_cores(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out, float* __restrict__ part_lse,
-                 const TQ* __restrict__ q, const TKV* __restrict__ keys, const TKV* __restrict__ values,
-                 const int* __restrict__ block_tables, const int* __restrict__ lens, const int* __restrict__ rows,
-                 const float* __restrict__ k_scale, const float* __restrict__ v_scale, float scale, int group, int block_size,
-                 int window, int split_tokens, i64 q_token, i64 table_stride, i64 k_block, i64 k_slot, i64 k_head, i64 v_block,
-                 i64 v_slot, i64 v_head) {
+__global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2
+                                              : G == 4         ? 3
+                                                               : 4)
+    decode_cores(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out,
+                 float* __restrict__ part_lse, const TQ* __restrict__ q, const TKV* __restrict__ keys,
+                 const TKV* __restrict__ values, const int* __restrict__ block_tables, const int* __restrict__ lens,
+                 const int* __restrict__ rows, const float* __restrict__ k_scale, const float* __restrict__ v_scale,
+                 float scale, int group, int block_size, int window, int split_tokens, i64 q_token, i64 table_stride,
+                 i64 k_block, i64 k_slot, i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
   constexpr int N = Vector<TKV>::N;
-  constexpr int CHUNKS = (D > DV ? D : DV) / N;                       // 16-byte chunks of a token
-  constexpr int LANES = power_of_two_from(CHUNKS) < 32 ? power_of_two_from(CHUNKS) : 32;   // lanes of a token
-  constexpr int PER_LANE = (CHUNKS + LANES - 1) / LANES;              // chunks of a lane
-  constexpr int TOKENS = 32 / LANES;                                  // tokens that a warp has at once
-  constexpr int U = PER_LANE == 1 ? 2 : 1;                            // and so many times, for loads under way
+  constexpr int CHUNKS = (D > DV ? D : DV) / N;                                           // 16-byte chunks of a token
+  constexpr int LANES = power_of_two_from(CHUNKS) < 32 ? power_of_two_from(CHUNKS) : 32;  // lanes of a token
+  constexpr int PER_LANE = (CHUNKS + LANES - 1) / LANES;                                  // chunks of a lane
+  constexpr int TOKENS = 32 / LANES;        // tokens that a warp has at once
+  constexpr int U = PER_LANE == 1 ? 2 : 1;  // and so many times, for loads under way
 
   const int query = blockIdx.x, tiles = (group + G - 1) / G;
   const int head = blockIdx.y / tiles, first = (blockIdx.y % tiles) * G, heads = min(G, group - first);
@@ -121,17 +123,16 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2 : G == 4 ? 3 
 #pragma unroll
       for (int c = 0; c < PER_LANE; ++c)
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-          acc[g][c][i] = acc[g][c][i] * w1 + __shfl_xor_sync(ALL_LANES, acc[g][c][i], o) * w2;
+        for (int i = 0; i < N; ++i) acc[g][c][i] = acc[g][c][i] * w1 + __shfl_xor_sync(ALL_LANES, acc[g][c][i], o) * w2;
       top[g] = highest;
     }
   }
 
   // The warps into one, through shared memory.
   SHARED_BYTES(raw);
-  float* tops = reinterpret_cast<float*>(raw);   // [WARPS][G]
-  float* sums = tops + WARPS * G;                // [WARPS][G]
-  float* accs = sums + WARPS * G;                // [WARPS][G][DV]
+  float* tops = reinterpret_cast<float*>(raw);  // [WARPS][G]
+  float* sums = tops + WARPS * G;               // [WARPS][G]
+  float* accs = sums + WARPS * G;               // [WARPS][G][DV]
   if (within == 0) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {

@@ -1,7 +1,7 @@
 // Decode attention on tensor cores: for groups of more than 4 query heads to a KV head, and for fp8 memory.
 //
-// Up to 16 query heads of a KV head are the 16 rows of a matrix. A thread block has them, one query, and one split of the
-// context; each of its warps has tiles of 16 tokens of its own, which asynchronous copies bring in STAGES ahead.
+// Up to 16 query heads of a KV head are the 16 rows of a matrix. A thread block has them, one query, and one split of
+// the context; each of its warps has tiles of 16 tokens of its own, which asynchronous copies bring in STAGES ahead.
 #include "common.cuh"
 #include "pages.cuh"
 #include "ptx.cuh"
@@ -11,12 +11,12 @@
 // Grid: query, KV head x tile of 16 query heads, split. Shared bytes: `decode_mma_bytes` of the catalogue.
 template <typename TQ, typename TKV, int D, int DV, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
-    decode_mma(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out, float* __restrict__ part_lse,
-               const TQ* __restrict__ q, const TKV* __restrict__ keys, const TKV* __restrict__ values,
-               const int* __restrict__ block_tables, const int* __restrict__ lens, const int* __restrict__ rows,
-               const float* __restrict__ k_scale, const float* __restrict__ v_scale, float scale, int group, int block_size,
-               int window, int split_tokens, i64 q_token, i64 table_stride, i64 k_block, i64 k_slot, i64 k_head, i64 v_block,
-               i64 v_slot, i64 v_head) {
+    decode_mma(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out,
+               float* __restrict__ part_lse, const TQ* __restrict__ q, const TKV* __restrict__ keys,
+               const TKV* __restrict__ values, const int* __restrict__ block_tables, const int* __restrict__ lens,
+               const int* __restrict__ rows, const float* __restrict__ k_scale, const float* __restrict__ v_scale,
+               float scale, int group, int block_size, int window, int split_tokens, i64 q_token, i64 table_stride,
+               i64 k_block, i64 k_slot, i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
   constexpr int T = 16;
   constexpr bool FP8 = sizeof(TKV) == 1;
   using KStage = Tile<TKV, T, D>;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     float shrink[2];
     softmax.take(s, shrink);
     add_values<TQ, V, 2, DV>(o, s, shrink, v_tile, 0, lane);
-    __syncwarp();   // the next copies may overwrite this stage
+    __syncwarp();  // the next copies may overwrite this stage
     stage = (stage + 1) % STAGES;
   }
   copies_wait<0>();

@@ -12,14 +12,14 @@ __device__ __forceinline__ void hand_over(float* to, const __nv_fp8_e4m3* from, 
   load16(from, values);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    reinterpret_cast<float4*>(to)[i] =
-        make_float4(values[4 * i] * scale, values[4 * i + 1] * scale, values[4 * i + 2] * scale, values[4 * i + 3] * scale);
+    reinterpret_cast<float4*>(to)[i] = make_float4(values[4 * i] * scale, values[4 * i + 1] * scale,
+                                                   values[4 * i + 2] * scale, values[4 * i + 3] * scale);
 }
 
 template <typename TKV, typename TO>
 __device__ __forceinline__ void gather_block(TO* __restrict__ to, const TKV* __restrict__ block,
-                                             const float* __restrict__ scales, int tokens, int heads, int dim, i64 slot_stride,
-                                             i64 head_stride) {
+                                             const float* __restrict__ scales, int tokens, int heads, int dim,
+                                             i64 slot_stride, i64 head_stride) {
   constexpr int N = Vector<TKV>::N;
   const int vectors = dim / N, per_token = heads * vectors;
   for (int i = threadIdx.x; i < tokens * per_token; i += blockDim.x) {
@@ -31,11 +31,12 @@ __device__ __forceinline__ void gather_block(TO* __restrict__ to, const TKV* __r
 
 // Grid: row x entry of its table. `starts` has the tokens before each row.
 template <typename TKV, typename TO>
-__global__ void gather(TO* __restrict__ k, TO* __restrict__ v, const TKV* __restrict__ keys, const TKV* __restrict__ values,
-                       const int* __restrict__ block_tables, const int* __restrict__ seq_lens, const i64* __restrict__ starts,
-                       const float* __restrict__ k_scale, const float* __restrict__ v_scale, int heads, int k_dim, int v_dim,
-                       int block_size, int width, i64 table_stride, i64 k_block, i64 k_slot, i64 k_head, i64 v_block, i64 v_slot,
-                       i64 v_head) {
+__global__ void gather(TO* __restrict__ k, TO* __restrict__ v, const TKV* __restrict__ keys,
+                       const TKV* __restrict__ values, const int* __restrict__ block_tables,
+                       const int* __restrict__ seq_lens, const i64* __restrict__ starts,
+                       const float* __restrict__ k_scale, const float* __restrict__ v_scale, int heads, int k_dim,
+                       int v_dim, int block_size, int width, i64 table_stride, i64 k_block, i64 k_slot, i64 k_head,
+                       i64 v_block, i64 v_slot, i64 v_head) {
   const int row = blockIdx.x / width, entry = blockIdx.x % width, begin = entry * block_size;
   const int tokens = min(block_size, seq_lens[row] - begin);
   if (tokens <= 0) return;

@@ -24,15 +24,16 @@ extern "C" __global__ void copy_blocks(const i64* __restrict__ planes, const int
 // Grid: row x entry of its table. Marks the slots that rows own.
 extern "C" __global__ void mark_used(unsigned char* __restrict__ used, const int* __restrict__ block_tables,
                                      const int* __restrict__ seq_lens, int block_size, int width, i64 table_stride) {
-  const int row = blockIdx.x / width, entry = blockIdx.x % width, tokens = min(block_size, seq_lens[row] - entry * block_size);
+  const int row = blockIdx.x / width, entry = blockIdx.x % width,
+            tokens = min(block_size, seq_lens[row] - entry * block_size);
   if (tokens <= 0) return;
   const i64 block = block_tables[row * table_stride + entry];
   for (int slot = threadIdx.x; slot < tokens; slot += blockDim.x) used[block * block_size + slot] = 1;
 }
 
 // Grid: block, plane. `pattern` is a NaN of the memory's type, repeated to 4 bytes; `used` may be null: no slot is.
-extern "C" __global__ void poison(const i64* __restrict__ planes, const unsigned char* __restrict__ used, unsigned pattern,
-                                  int heads, int block_size) {
+extern "C" __global__ void poison(const i64* __restrict__ planes, const unsigned char* __restrict__ used,
+                                  unsigned pattern, int heads, int block_size) {
   const Plane p = reinterpret_cast<const Plane*>(planes)[blockIdx.y];
   const int vectors = (int)(p.bytes / 16), per_slot = heads * vectors;
   const i64 block = blockIdx.x;

@@ -1,7 +1,8 @@
 // Causal attention of runs of queries on tensor cores: prompts, chunks of them, drafts, mixed with single decodes.
 //
-// The queries of a row and the query heads of a KV head together are the rows of a matrix, so that a key is read once for
-// all of them. A thread block has 16 of these rows in each warp; tiles of BN tokens come in one ahead, for all its warps.
+// The queries of a row and the query heads of a KV head together are the rows of a matrix, so that a key is read once
+// for all of them. A thread block has 16 of these rows in each warp; tiles of BN tokens come in one ahead, for all its
+// warps.
 #include "common.cuh"
 #include "pages.cuh"
 #include "ptx.cuh"
@@ -12,13 +13,14 @@
 struct Share {
   int row, first;
 };
-__device__ __forceinline__ Share share_of(const int* __restrict__ query_start, int num_rows, int group, int tile_rows, int lane) {
+__device__ __forceinline__ Share share_of(const int* __restrict__ query_start, int num_rows, int group, int tile_rows,
+                                          int lane) {
   int before = 0;
   for (int base = 0; base < num_rows; base += 32) {
     const int row = base + lane;
     int tiles = 0;
     if (row < num_rows) tiles = ((query_start[row + 1] - query_start[row]) * group + tile_rows - 1) / tile_rows;
-    int through = tiles;   // the tiles of rows base … row
+    int through = tiles;  // the tiles of rows base … row
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
       const int earlier = __shfl_up_sync(ALL_LANES, through, o);
@@ -39,10 +41,11 @@ __device__ __forceinline__ Share share_of(const int* __restrict__ query_start, i
 template <typename TQ, typename TKV, int D, int DV, int BN, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     prefill_mma(TQ* __restrict__ out, float* __restrict__ lse, const TQ* __restrict__ q, const TKV* __restrict__ keys,
-                const TKV* __restrict__ values, const int* __restrict__ query_start, const int* __restrict__ block_tables,
-                const int* __restrict__ seq_lens, const float* __restrict__ k_scale, const float* __restrict__ v_scale,
-                float scale, int num_rows, int group, int block_size, int window, i64 q_token, i64 table_stride, i64 k_block,
-                i64 k_slot, i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
+                const TKV* __restrict__ values, const int* __restrict__ query_start,
+                const int* __restrict__ block_tables, const int* __restrict__ seq_lens,
+                const float* __restrict__ k_scale, const float* __restrict__ v_scale, float scale, int num_rows,
+                int group, int block_size, int window, i64 q_token, i64 table_stride, i64 k_block, i64 k_slot,
+                i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
   constexpr int BM = 16 * WARPS, THREADS = 32 * WARPS;
   constexpr bool FP8 = sizeof(TKV) == 1;
   using KStage = Tile<TKV, BN, D>;
@@ -89,7 +92,9 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         const int r = i / Shape::CHUNKS, chunk = i % Shape::CHUNKS;
         const bool wanted = token0 + r < end;
         const TKV* from = pages;
-        if (wanted) from += offset_of(place_of(table, token0 + r, block_size), strides) + head * strides.head + chunk * Vector<TKV>::N;
+        if (wanted)
+          from += offset_of(place_of(table, token0 + r, block_size), strides) + head * strides.head +
+                  chunk * Vector<TKV>::N;
         copy_async(Shape::at(tile, r, chunk), from, wanted);
       }
     };
@@ -161,7 +166,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     float shrink[2];
     softmax.take(s, shrink);
     add_values<TQ, V, BN / 8, DV>(o, s, shrink, v_tile, 0, lane);
-    __syncthreads();   // the next copies may overwrite this stage
+    __syncthreads();  // the next copies may overwrite this stage
     stage ^= 1;
   }
   copies_wait<0>();

@@ -1,5 +1,5 @@
-// The instructions that have no C++: asynchronous copies, and 8 x 8 matrices on tensor cores (PTX ISA, chapters 9.7.9.25
-// "cp.async" and 9.7.15 "warp-level matrix instructions").
+// The instructions that have no C++: asynchronous copies, and 8 x 8 matrices on tensor cores (PTX ISA,
+// chapters 9.7.9.25 "cp.async" and 9.7.15 "warp-level matrix instructions").
 #ifdef CUDA_ON_CPU
 
 #define copy_async cuemu::cp_async16
@@ -25,7 +25,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvt
 
 // 16 bytes of global memory to shared memory; zeros where not `wanted`, and nothing is read.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool wanted) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(wanted ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(wanted ? 16 : 0)
                : "memory");
 }
 // What was issued since the last commit is one group.
@@ -36,9 +37,9 @@ __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(KEEP) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of shared memory, and
-// gets of each matrix elements [l / 4][2 (l % 4)] and the next one. The tile and the bytes behind its begin are apart, so that
-// one register has the tile's address for all of its rows.
+// Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of shared memory,
+// and gets of each matrix elements [l / 4][2 (l % 4)] and the next one. The tile and the bytes behind its begin are
+// apart, so that one register has the tile's address for all of its rows.
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], const void* tile, int offset) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -53,16 +54,19 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], const void
                : "memory");
 }
 
-// d += a b: a is 16 x 16, b 16 x 8, d 16 x 8 in float. Lane l has of d rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+// d += a b: a is 16 x 16, b 16 x 8, d 16 x 8 in float. Lane l has of d rows l / 4 and l / 4 + 8, columns 2 (l % 4) and
+// the next.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, __half) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, __nv_bfloat16) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

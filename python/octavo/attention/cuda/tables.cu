@@ -20,8 +20,8 @@ extern "C" __global__ void slots_from_tables(i64* __restrict__ slots, const int*
 }
 
 // Of each query its row, and the tokens that it sees: those up to its own.
-extern "C" __global__ void expand_queries(int* __restrict__ rows, int* __restrict__ lens, const int* __restrict__ query_start,
-                                          const int* __restrict__ seq_lens) {
+extern "C" __global__ void expand_queries(int* __restrict__ rows, int* __restrict__ lens,
+                                          const int* __restrict__ query_start, const int* __restrict__ seq_lens) {
   const int row = blockIdx.x, begin = query_start[row], count = query_start[row + 1] - begin;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     rows[begin + i] = row;
@@ -42,6 +42,7 @@ extern "C" __global__ void csr_to_tables(int* __restrict__ block_tables, int* __
                                          const int* __restrict__ indptr, const int* __restrict__ indices,
                                          const int* __restrict__ last_page_len, int block_size, int width) {
   const int row = blockIdx.x, begin = indptr[row], count = indptr[row + 1] - begin;
-  for (int i = threadIdx.x; i < width; i += blockDim.x) block_tables[(i64)row * width + i] = i < count ? indices[begin + i] : 0;
+  for (int i = threadIdx.x; i < width; i += blockDim.x)
+    block_tables[(i64)row * width + i] = i < count ? indices[begin + i] : 0;
   if (threadIdx.x == 0) seq_lens[row] = count > 0 ? (count - 1) * block_size + last_page_len[row] : 0;
 }

@@ -1,6 +1,7 @@
 // Tiles of keys and values in shared memory, as the tensor cores read them.
 
-// A tile of TOKENS x DIM: rows of 16-byte chunks, an odd number of them, so that eight rows at one column lie in different banks.
+// A tile of TOKENS x DIM: rows of 16-byte chunks, an odd number of them, so that eight rows at one column lie in
+// different banks.
 template <typename T, int TOKENS, int DIM>
 struct Tile {
   static constexpr int CHUNKS = DIM * (int)sizeof(T) / 16;
@@ -92,8 +93,8 @@ struct Softmax {
 
 // o += weights x values, for 16 rows of queries, NT x 8 tokens of a tile and DIM columns.
 template <typename T, typename Shape, int NT, int DIM>
-__device__ __forceinline__ void add_values(float (&o)[DIM / 8][4], const float (&weights)[NT][4], const float (&shrink)[2],
-                                           unsigned char* tile, int token, int lane) {
+__device__ __forceinline__ void add_values(float (&o)[DIM / 8][4], const float (&weights)[NT][4],
+                                           const float (&shrink)[2], unsigned char* tile, int token, int lane) {
 #pragma unroll
   for (int n = 0; n < DIM / 8; ++n)
 #pragma unroll

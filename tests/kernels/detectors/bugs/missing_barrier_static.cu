@@ -1,0 +1,9 @@
+// Breaks: no barrier between writing a static shared array and reading what others wrote
+template <bool BUG>
+__global__ void kernel(float* y, const float* x, int n) {
+  __shared__ float s[128];
+  const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+  s[t] = x[i];
+  if (!BUG) __syncthreads();
+  y[i] = s[blockDim.x - 1 - t];
+}
