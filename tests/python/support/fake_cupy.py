@@ -160,6 +160,11 @@ class ndarray:  # noqa: N801 - CuPy's name
 ndarray.__module__ = "cupy"
 
 
+def _matmul(one, other):
+    """NumPy widens the product of bfloat16, cuBLAS does so inside only."""
+    return operator.matmul(one, other).astype(np.result_type(one, other))
+
+
 def _binary(function, *, mirrored=False):
     def method(self, other):
         pair = (other, self) if mirrored else (self, other)
@@ -199,6 +204,7 @@ def _viewing(name):
 
 for _name in (*_COMPARED, *_COMPUTED, *_BITS):
     _function, _plain = getattr(operator, _name), _name.rstrip("_")
+    _function = _matmul if _name == "matmul" else _function
     setattr(ndarray, f"__{_plain}__", _binary(_function))
     if _name not in _COMPARED:
         setattr(ndarray, f"__r{_plain}__", _binary(_function, mirrored=True))
