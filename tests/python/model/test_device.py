@@ -1,6 +1,8 @@
 """The model, its sampler and its engine over arrays that are not NumPy's."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -89,6 +91,27 @@ def test_heaps_that_fall_by_a_rounding_choose_nobody_without_a_share(cupy):
             [token] = _draw(logits, one, np.array([number]), is_cut=False, xp=xp)
             assert token in {2, 5}
     assert sample(cupy.asarray(logits), one, [3], xp=cupy).tolist() in ([2], [5])
+
+
+def test_the_model_runs_without_the_extension():
+    code = """
+import sys
+sys.modules["octavo._core"] = None
+from octavo import model
+config = model.LlamaConfig(
+    vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=1, num_heads=2, num_kv_heads=1,
+    head_dim=4,
+)
+print(model.Llama(config, model.random_weights(config)).plain([1, 2]).shape)
+try:
+    model.Engine
+except model.MissingDependencyError as error:
+    print(error)
+assert not hasattr(model, "nothing")
+"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    needs = "octavo._core is not usable: octavo.model.Engine needs the extension\n"
+    assert told.stdout == f"(2, 9)\n{needs}"
 
 
 @pytest.fixture
