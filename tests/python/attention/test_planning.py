@@ -364,7 +364,7 @@ def test_after_prepare_nothing_is_missing(data):
     dtype, stored = data.draw(st.sampled_from(kernels.PAIRS))
     group = data.draw(st.sampled_from([1, 3, 4, 8, 17]))
     most, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 300))
-    split = data.draw(st.none() | st.sampled_from([16, 256]))
+    split = data.draw(st.none() | st.sampled_from([16, 256, 4096]))
     on = data.draw(st.sampled_from(["auto", "cores", "tensor"]))
     resident = data.draw(st.sampled_from([1, 7, 132, 528]))
     attention = KernelBackend(Recorder(resident), split_tokens=split, decode_on=on)
@@ -374,13 +374,15 @@ def test_after_prepare_nothing_is_missing(data):
     window = data.draw(st.none() | st.integers(1, 5000))
     q = np.zeros((queries, 2 * group, 64), DTYPES[dtype])
     out, k = np.zeros_like(q), q[:, :2]
-    starts = np.arange(queries + 1, dtype=np.int32)
-    tables = tables_of(queries, blocks, 1)
+    # As few rows as may be have the fewest tiles, and are split the furthest.
+    rows = data.draw(st.integers(1, queries))
+    starts = np.linspace(0, queries, rows + 1).astype(np.int32)
+    tables, chunks = tables_of(queries, blocks, 1), tables_of(rows, blocks, 1)
 
     def step():
         attention.append(kv, 0, k, k, np.arange(queries))
         attention.decode(kv, 0, q, *tables, window=window, out=out)
-        attention.prefill(kv, 0, q, starts, *tables, window=window, out=out)
+        attention.prefill(kv, 0, q, starts, *chunks, window=window, out=out)
 
     captured(attention, step)
 
