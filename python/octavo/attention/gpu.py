@@ -112,7 +112,7 @@ class CupyLauncher:
         """
         check_arguments(self._xp, kernel, args)
         self._check_devices(kernel, args)
-        function = self._function(kernel)
+        function = self.function(kernel)
         # CuPy would make a grid of 1 of it.
         if 0 in grid:
             return
@@ -127,16 +127,23 @@ class CupyLauncher:
             MissingDependencyError: NVRTC finds no CUDA headers.
             StateError: The stream is captured.
         """
-        self._function(kernel)
+        self.function(kernel)
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """How many blocks of it the whole device runs at once, as its driver says."""
         blocks = self._cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            self._function(kernel).ptr, kernel.threads, kernel.shared_bytes
+            self.function(kernel).ptr, kernel.threads, kernel.shared_bytes
         )
         return max(1, int(blocks)) * self._processors
 
-    def _function(self, kernel: Kernel) -> Any:
+    def function(self, kernel: Kernel) -> Any:
+        """CuPy's function, compiled and loaded.
+
+        Raises:
+            RequestError: As `prepare`, like the others.
+            MissingDependencyError: NVRTC finds no CUDA headers.
+            StateError: It was not prepared, and the stream is captured.
+        """
         key = (kernel.source, kernel.name, kernel.shared_bytes)
         found = self._functions.get(key)
         if found is None:

@@ -1,13 +1,15 @@
 """The half of a CuPy without a GPU that is not arrays: devices, streams, pinned memory, kernels.
 
 A stream runs as late as CUDA allows: what is put into it waits until somebody waits for it, so that
-a missing event shows as a wrong value. Kernels do nothing; that they were compiled and launched is
-on record.
+a missing event shows as a wrong value. A graph takes launches of kernels and nothing else, and puts
+them into a stream again. Kernels are compiled and launched on record; they do nothing, or what
+`World.run` does.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -44,6 +46,8 @@ class World:
     compiled: list[tuple] = field(default_factory=list)
     launches: list[SimpleNamespace] = field(default_factory=list)
     attributes: dict = field(default_factory=dict)
+    # Runs a kernel when its stream comes to it: by its name, grid and arguments.
+    run: Callable | None = None
     pinned: list[np.ndarray] = field(default_factory=list)
 
     def is_pinned(self, address):
@@ -63,14 +67,27 @@ class CompileException(Exception):  # noqa: N818 - CuPy's name
 class Stream:
     """Work in order, run when somebody waits for it."""
 
-    def __init__(self, cuda, ptr, *, is_captured=False):
-        self._cuda, self.ptr, self.captured = cuda, ptr, is_captured
+    def __init__(self, cuda, ptr):
+        self._cuda, self.ptr = cuda, ptr
         self._work, self._done = [], 0
+        self._captured = None
 
     def put(self, work):
-        if self.captured:
+        if self.is_capturing():
             raise CUDARuntimeError(900)
         self._work.append(work)
+
+    def put_kernel(self, work):
+        """What a graph takes, too."""
+        (self._work if self._captured is None else self._captured).append(work)
+
+    def begin_capture(self):
+        assert self.ptr >= LEAST_PTR, "the legacy default stream is never captured"
+        self._captured = []
+
+    def end_capture(self):
+        work, self._captured = self._captured, None
+        return Graph(work)
 
     def run(self, end=None):
         """Everything up to the `end`-th piece of work."""
@@ -84,7 +101,7 @@ class Stream:
         return len(self._work)
 
     def synchronize(self):
-        if self.captured:
+        if self.is_capturing():
             raise CUDARuntimeError(900)
         self.run()
 
@@ -98,7 +115,7 @@ class Stream:
         self.put(lambda: stream.run(end))
 
     def is_capturing(self):
-        return self.captured
+        return self._captured is not None
 
     def __enter__(self):
         self._cuda.stack.append(self)
@@ -106,6 +123,17 @@ class Stream:
 
     def __exit__(self, *_):
         assert self._cuda.stack.pop() is self
+
+
+class Graph:
+    """Launches, to be put into a stream as often as one likes."""
+
+    def __init__(self, work):
+        self._work = work
+
+    def launch(self, stream):
+        for work in self._work:
+            stream.put(work)
 
 
 class Event:
@@ -149,6 +177,8 @@ class RawKernel:
             name=self.name, grid=grid, block=block, args=args, shared_mem=shared_mem, stream=stream
         )
         self._world.launches.append(entry)
+        if self._world.run is not None:
+            stream.put_kernel(lambda: self._world.run(self.name, grid, args))
 
 
 class RawModule:
@@ -227,9 +257,9 @@ def make_cuda(world):
     cuda.stack.append(null)
     streams = iter(range(LEAST_PTR, 2 * LEAST_PTR))
 
-    def new_stream(*, non_blocking=False, is_captured=False):
+    def new_stream(*, non_blocking=False):
         assert non_blocking, "a blocking stream waits for the legacy default stream"
-        return Stream(cuda, next(streams), is_captured=is_captured)
+        return Stream(cuda, next(streams))
 
     def alloc_pinned_memory(size):
         world.pinned.append(np.full(size, 0xA5, np.uint8))
@@ -253,6 +283,7 @@ def make_cuda(world):
 @contextlib.contextmanager
 def capturing(cuda):
     """A stream in capture mode, made current."""
-    stream = cuda.Stream(non_blocking=True, is_captured=True)
+    stream = cuda.Stream(non_blocking=True)
     with stream:
+        stream.begin_capture()
         yield stream

@@ -108,6 +108,12 @@ class ndarray:  # noqa: N801 - CuPy's name
         self.world.stream().run()
         return self.host.copy()
 
+    def set(self, array, stream=None):
+        assert isinstance(array, np.ndarray)
+        assert (array.shape, array.dtype, self.flags.c_contiguous) == (self.shape, self.dtype, True)
+        mine, given = self.host, array.copy()
+        (stream or self.world.stream()).put(lambda: mine.__setitem__(..., given))
+
     def item(self):
         return self.get().item()
 
