@@ -1,11 +1,12 @@
 """What a section runs on: a card through CuPy, or a back end over NumPy that stands in for one.
 
-    python SECTION.py [--out FILE] [--backend MODULE:ATTRIBUTE] [--tiny] [--no-pool]
+    python SECTION.py [--out FILE] [--backend MODULE:ATTRIBUTE] [--tiny] [--few] [--no-pool]
 
 `--backend` names what makes a back end from its options; its launcher's arrays are NumPy's then,
-and times say nothing. `--tiny` takes small shapes. `--no-pool` gives each array memory of its own,
-so that a sanitizer sees where it ends. A section yields rows; each is written when it is known, so
-that a section that is cut short has told what it had.
+and times say nothing. `--tiny` takes small shapes, `--few` a pair of dtypes of each kind.
+`--no-pool` gives each array memory of its own, so that a sanitizer sees where it ends. A section
+yields rows; each is written when it is known, so that a section that is cut short has told what it
+had.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Machine:
         make: Makes a back end from its options, such as `decode_on`.
         xp: Whose arrays it takes: CuPy, or NumPy for a dry run.
         is_tiny: Whether shapes are small.
-        options: The words that another section is to be called with.
+        is_few: Whether one pair of dtypes of each kind will do.
     """
 
     make: Any
     xp: Any
     is_tiny: bool
-    options: tuple[str, ...] = ()
+    is_few: bool = False
 
     @property
     def is_card(self):
@@ -51,7 +52,10 @@ class Machine:
         """What a model computes in and what its memory holds, as far as this machine can."""
         from octavo.attention.kernels import PAIRS  # noqa: PLC0415 - after the words were read
 
-        return [pair for pair in PAIRS if "bfloat16" not in pair or self.half == "bfloat16"]
+        others = {"float16", "bfloat16"} - {self.half}
+        if self.half == "bfloat16" and not self.is_few:
+            others = set()
+        return [pair for pair in PAIRS if not others & {*pair}]
 
     def size(self, full, tiny):
         """One or the other."""
@@ -81,6 +85,7 @@ def from_words(words=None):
     parser.add_argument("--out", type=Path)
     parser.add_argument("--backend")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--few", action="store_true")
     parser.add_argument("--no-pool", action="store_true")
     given = parser.parse_args(words)
     if given.backend is None:
@@ -91,9 +96,7 @@ def from_words(words=None):
     xp = make().launcher.xp
     if given.no_pool and xp is not np:
         xp.cuda.set_allocator(None)
-    options = ["--tiny"] if given.tiny else []
-    options += ["--backend", given.backend] if given.backend else []
-    return Machine(make, xp, given.tiny, tuple(options)), given.out
+    return Machine(make, xp, given.tiny, given.few), given.out
 
 
 def run(section):

@@ -1,4 +1,4 @@
-"""A chunk of a prompt against its context: arithmetic a second, and PyTorch's attention."""
+"""A chunk of a prompt against its context: arithmetic a second, beside a product of matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 
 import machine as machines
 import pages
-import peers
 from clock import Clock, Tape
 from rows import Row
 
@@ -19,15 +18,13 @@ def prefills(machine):
     yield Row(f"a product of matrices, {machine.half}", matmul, "FLOP/s")
     chunk, context = machine.size((2048, 8192), (9, 31))
     for stored in (machine.half, "float8_e4m3"):
-        time = _timed(machine, clock, [context + chunk], chunk, stored)
+        time = timed(machine, clock, [context + chunk], chunk, stored)
         flop = _flop(chunk, context)
         reached = time.rate(flop)
         work = f"prefill {chunk:,} tokens behind {context:,}, 32/8 x 128, {stored}"
         yield Row(work, reached, "FLOP/s", time.spread, "the product of matrices", reached / matmul)
-        if stored == machine.half:
-            yield from _beside_torch(machine, clock, time, (chunk, context))
     count, length = machine.size((8, 1024), (2, 9))
-    time = _timed(machine, clock, [length] * count, length, machine.half)
+    time = timed(machine, clock, [length] * count, length, machine.half)
     reached = time.rate(count * _flop(length, 0))
     work = f"prefill {count} whole prompts of {length:,}"
     yield Row(work, reached, "FLOP/s", time.spread, "the product of matrices", reached / matmul)
@@ -39,7 +36,7 @@ def _flop(chunk, context):
     return 4 * seen * _KV_HEADS * _GROUP * _DIM
 
 
-def _timed(machine, clock, lens, queries, stored):
+def timed(machine, clock, lens, queries, stored):
     shape = {"num_kv_heads": _KV_HEADS, "head_dim": _DIM, "block_size": 16}
     rows = pages.Rows(machine, len(lens), lens[0], stored=stored, **shape)
     attention, total = machine.make(), queries * len(lens)
@@ -51,22 +48,6 @@ def _timed(machine, clock, lens, queries, stored):
         lambda: attention.prefill(rows.kv, 0, q, starts, rows.tables, rows.lens, out=out),
     )
     return clock(tape)
-
-
-def _beside_torch(machine, clock, ours, shape):
-    torch, (chunk, context) = peers.torch_of(machine), shape
-    if torch is None:
-        yield Row("PyTorch", note="absent" if machine.is_card else "a dry run")
-        return
-    name = "PyTorch's attention, contiguous"
-    heads = (chunk, _KV_HEADS * _GROUP, _KV_HEADS, _DIM)
-    try:
-        time = clock(peers.torch_prefill(torch, machine.half, heads, context + chunk))
-    except Exception as error:  # noqa: BLE001 - a peer that fails is told, and no fault of ours
-        yield Row(name, note=f"failed: {type(error).__name__}: {str(error)[:120]}")
-        return
-    ratio = time.seconds / ours.seconds
-    yield Row(f"the same beside {name}", ours.seconds, "s", ours.spread, name, ratio)
 
 
 if __name__ == "__main__":
