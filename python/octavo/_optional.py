@@ -10,7 +10,13 @@ from typing import Any
 
 from octavo.errors import MissingDependencyError
 
-__all__ = ["cuda_ready", "require_cupy", "require_ml_dtypes", "require_tokenizers"]
+__all__ = [
+    "cuda_ready",
+    "require_cublas",
+    "require_cupy",
+    "require_ml_dtypes",
+    "require_tokenizers",
+]
 
 # The wheels that install the package `cupy`: with two of them it is a mixture of both.
 _CUPY_WHEELS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
@@ -83,6 +89,19 @@ def cuda_ready() -> bool:
     except MissingDependencyError:
         return False
     return True
+
+
+def require_cublas(cupy: Any) -> None:
+    """Sees that CuPy can multiply matrices.
+
+    Raises:
+        MissingDependencyError: cuBLAS is not there: the extras bring a compiler and no more.
+    """
+    try:
+        cupy.cuda.get_cublas_handle()
+    except (ImportError, RuntimeError) as error:
+        reason = "install cuda-toolkit[cublas], of the version that CuPy is for"
+        raise MissingDependencyError("cublas", reason) from error
 
 
 def require_ml_dtypes() -> ModuleType:

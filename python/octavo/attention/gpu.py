@@ -171,7 +171,8 @@ class CupyLauncher:
         try:
             raw = module.get_function(kernel.name)
         except self._cuda.compiler.CompileException as error:
-            if "cannot open source file" not in str(error):
+            # NVRTC 12 cannot, NVRTC 13 could not.
+            if "not open source file" not in str(error):
                 raise
             reason = f"NVRTC finds no CUDA headers: install {_EXTRAS}, which bring them"
             raise MissingDependencyError("cupy", reason) from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from octavo._optional import require_cublas
 from octavo.attention.arrays import module_of
 from octavo.attention.dtypes import MODEL_DTYPES, numpy_dtype
 from octavo.errors import ConfigError, RequestError
@@ -76,7 +77,7 @@ class Llama:
     Raises:
         ConfigError: Another `dtype`.
         RequestError: A tensor is missing, is too many or has another shape.
-        MissingDependencyError: bfloat16 needs ml_dtypes, which is not installed.
+        MissingDependencyError: bfloat16 needs ml_dtypes, CuPy cuBLAS; it is not installed.
 
     Example:
         >>> from octavo.model import LlamaConfig, random_weights
@@ -108,6 +109,8 @@ class Llama:
         self.config = config
         self.dtype = dtype
         self.xp = xp
+        if xp is not np:
+            require_cublas(xp)
         self._type = numpy_dtype(dtype)
         # What must not be rounded to halves on its way.
         self._wide = np.dtype(np.float64 if dtype == "float64" else np.float32)

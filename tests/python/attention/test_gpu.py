@@ -320,9 +320,10 @@ def test_an_import_that_fails_says_so_in_a_line(monkeypatch):
 
 def test_missing_headers_are_named_and_other_errors_of_the_compiler_are_shown(cupy):
     launcher = gpu.CupyLauncher()
-    cupy.world.compile_error = 'decode.cu(3): cannot open source file "cuda_fp16.h"'
-    with pytest.raises(MissingDependencyError, match="NVRTC finds no CUDA headers: install octavo"):
-        launcher.prepare(TEMPLATE)
+    for words in ("cannot open source file", "could not open source file"):
+        cupy.world.compile_error = f'common.cuh(3): catastrophic error: {words} "cuda_bf16.h"'
+        with pytest.raises(MissingDependencyError, match="NVRTC finds no CUDA headers: install"):
+            launcher.prepare(TEMPLATE)
     cupy.world.compile_error = "expected a ';'"
     with pytest.raises(cupy.cuda.compiler.CompileException, match="expected"):
         launcher.prepare(TEMPLATE)

@@ -68,6 +68,12 @@ def test_memory_that_kernels_cannot_read_is_named_before_anything_is_written(cup
         engine.step()
 
 
+def test_a_model_without_cublas_says_what_to_install(cupy):
+    cupy.world.has_cublas = False
+    with pytest.raises(octavo.MissingDependencyError, match=r"install cuda-toolkit\[cublas\]"):
+        Llama(llamas.tiny(), random_weights(llamas.tiny()), xp=cupy)
+
+
 def test_heaps_that_fall_by_a_rounding_choose_nobody_without_a_share(cupy):
     """Sums in parallel may round so that a heap is less than the one before it."""
 

@@ -42,6 +42,7 @@ class World:
     # None where NVRTC is not installed.
     architectures: list[int] | None = field(default_factory=lambda: [75, 80, 86, 89, 90, 100, 120])
     compile_error: str | None = None
+    has_cublas: bool = True
     device: int = 0
     compiled: list[tuple] = field(default_factory=list)
     launches: list[SimpleNamespace] = field(default_factory=list)
@@ -265,6 +266,11 @@ def make_cuda(world):
         world.pinned.append(np.full(size, 0xA5, np.uint8))
         return world.pinned[-1].data
 
+    def cublas_handle():
+        if not world.has_cublas:
+            raise RuntimeError('Failure finding "libcublas.so"')
+        return 1
+
     def occupancy(_function, _threads, _shared):
         return world.cards[world.device].blocks
 
@@ -277,6 +283,7 @@ def make_cuda(world):
     cuda.driver = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=occupancy)
     cuda.compiler = SimpleNamespace(CompileException=CompileException)
     cuda.alloc_pinned_memory = alloc_pinned_memory
+    cuda.get_cublas_handle = cublas_handle
     return cuda
 
 
