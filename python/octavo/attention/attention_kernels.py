@@ -287,12 +287,12 @@ class AttentionKernels(KernelCalls):
             self.launcher.prepare(kernel)
         longest = max_blocks * kv.spec.block_size
         rows = max_queries * num_q_heads
+        filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
+        parts = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
         if self._split_tokens is not None:
-            rows *= -(-longest // self._split_tokens)
-        else:
-            filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
-            rows = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
-        self._workspace.parts(rows, kv.spec.v_dim)
+            # Of decodes; chunks fill the device all the same.
+            parts = max(parts, rows * -(-longest // self._split_tokens))
+        self._workspace.parts(parts, kv.spec.v_dim)
 
     def _decode(
         self,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.attention.arrays import Array, address_of
+from octavo.attention.arrays import Array, address_of, device_of
 from octavo.attention.dtypes import FP8
 from octavo.attention.kernels import HEAD_DIMS, PAIRS
 from octavo.errors import RequestError
@@ -34,8 +34,8 @@ class KernelMemory:
         v_scale: The same for values.
 
     Raises:
-        RequestError: Kernels are not made for its dtype or head dims, or its rows are not aligned
-            to 16 bytes.
+        RequestError: Kernels are not made for its dtype or head dims, its rows are not aligned to
+            16 bytes, or it lies on another device than the current one.
     """
 
     def __init__(self, kv: PagedKV) -> None:
@@ -59,6 +59,7 @@ class KernelMemory:
                 strides |= zip(names, (block // size, slot // size, head // size), strict=True)
             self.strides.append(strides)
         self.planes: Array = kv.xp.asarray(np.array(rows, dtype=np.int64))
+        _check_device(kv, device_of(self.planes))
         self.k_scale = _scales(kv, spec.k_scale)
         self.v_scale = _scales(kv, spec.v_scale)
 
@@ -83,6 +84,15 @@ def _row_strides(layer: int, plane: str, pages: Array) -> tuple[int, int, int]:
     if address_of(pages) % _VECTOR or any(step % _VECTOR for step in strides):
         raise RequestError("kv", f"{name}: rows are not aligned to {_VECTOR} bytes")
     return strides[0], strides[1], strides[2]
+
+
+def _check_device(kv: PagedKV, device: int | None) -> None:
+    for layer in range(kv.spec.num_layers):
+        for name, pages in zip(("keys", "values"), kv.pages(layer), strict=True):
+            found = device_of(pages)
+            if found != device:
+                message = f"{name} of layer {layer} lie on device {found}, kernels run on {device}"
+                raise RequestError("kv", message)
 
 
 def _scales(kv: PagedKV, scale: object) -> Array | None:

@@ -10,7 +10,9 @@ import numpy as np
 from octavo.attention import kernels, swap
 from octavo.attention.checks import check_append, check_copies
 from octavo.attention.dtypes import FP8
+from octavo.attention.gpu_swap import StagedRows
 from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+from octavo.errors import StateError
 
 if TYPE_CHECKING:
     from octavo.attention.arrays import Array
@@ -25,6 +27,8 @@ _NANS = {"float32": 0x7FC00000, "float16": 0x7E007E00, "bfloat16": 0x7FC07FC0, F
 
 class MemoryKernels(KernelCalls):
     """`append`, `gather`, `copy_blocks`, swaps and poison."""
+
+    _copies: swap.Rows | None = None
 
     def append(self, kv: PagedKV, layer: int, k: Array, v: Array, slot_mapping: Array) -> None:
         """Writes the keys and values of new tokens to their slots; as in the reference."""
@@ -90,14 +94,23 @@ class MemoryKernels(KernelCalls):
         )
 
     def swap_out(self, kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array) -> None:
-        """Copies blocks of all layers to the host or to a file."""
+        """Copies blocks of all layers to the host or to a file; they are there when it returns."""
         self.memory(kv)
-        swap.swap_out(kv, blocks, target)
+        swap.send(kv, blocks, target, self._rows())
 
     def swap_in(self, kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array) -> None:
-        """Copies blocks of all layers back."""
+        """Copies blocks of all layers back; what the stream runs later sees them."""
         self.memory(kv)
-        swap.swap_in(kv, blocks, source)
+        swap.receive(kv, blocks, source, self._rows())
+
+    def _rows(self) -> swap.Rows:
+        """How rows are copied: those of one back end share their staging."""
+        if self.launcher.is_capturing:
+            raise StateError("a graph is captured, and a swap waits for the host: swap outside")
+        if self._copies is None:
+            xp = self.launcher.xp
+            self._copies = swap.PlainRows() if xp is np else StagedRows(xp)
+        return self._copies
 
     def poison(self, kv: PagedKV, block_tables: Array, seq_lens: Array) -> None:
         """Writes NaN to every slot of all layers that these rows do not own."""
