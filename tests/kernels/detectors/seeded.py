@@ -38,7 +38,8 @@ class Seeded:
 
     def kernel(self, *, broken: bool) -> Kernel:
         """The kernel with its bug, or its control."""
-        return Kernel(self.text, f"kernel<{str(broken).lower()}>", PARAMS, THREADS)
+        name = f"kernel<{str(broken).lower()}>"
+        return Kernel(self.text, name, PARAMS, THREADS, self.shared_bytes)
 
     def kernels(self) -> list[Kernel]:
         """The control, and the kernel with its bug."""

@@ -36,7 +36,7 @@ def outputs(bug: Seeded, launcher: EmulatorLauncher, *, broken: bool) -> list[np
         y = np.zeros(BLOCKS * THREADS, np.float32)
         args = [y, x, np.int32(n)]
         try:
-            launcher.launch(bug.kernel(broken=broken), (BLOCKS, 1, 1), args, bug.shared_bytes)
+            launcher.launch(bug.kernel(broken=broken), (BLOCKS, 1, 1), args)
         except EmulatorError as error:
             return str(error)
         made.append(y)

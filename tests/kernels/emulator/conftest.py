@@ -19,8 +19,8 @@ def emulate():
 
     def run(text, name, params, args, *, grid=(1, 1, 1), threads=32, shared=0, **launcher):
         declared = tuple(parameter(each) for each in params.split(", "))
-        kernel = Kernel(text + "\n", name, declared, threads)
-        EmulatorLauncher(**launcher).launch(kernel, grid, args, shared)
+        kernel = Kernel(text + "\n", name, declared, threads, shared)
+        EmulatorLauncher(**launcher).launch(kernel, grid, args)
 
     return run
 

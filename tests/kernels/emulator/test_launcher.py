@@ -75,7 +75,7 @@ def test_every_thread_of_every_block_runs_once(emulate):
 def test_it_is_a_launcher():
     launcher: Launcher = EmulatorLauncher(resident=12)
     assert launcher.xp is np
-    assert launcher.resident_blocks(KERNEL, 1024) == 12
+    assert launcher.resident_blocks(KERNEL) == 12
 
 
 def test_arguments_are_checked():
@@ -156,7 +156,7 @@ def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
 )
 def test_sizes_that_no_device_accepts_are_refused(grid, threads, shared, message):
     with pytest.raises(EmulatorError, match=f"sum<4>: {message}"):
-        EmulatorLauncher().launch(Kernel(SUM, "sum<4>", PARAMS, threads), grid, arguments(), shared)
+        EmulatorLauncher().launch(Kernel(SUM, "sum<4>", PARAMS, threads, shared), grid, arguments())
 
 
 @pytest.mark.parametrize("order", ["backward", "random:x", "reverse:1", "random:-1"])
