@@ -8,7 +8,7 @@ import pytest
 from emulator.launcher import EmulatorLauncher
 from octavo.attention import kernels, reference
 from octavo.attention.dtypes import FP8
-from world import DTYPES, LOG_SUM, KernelBackend, check_decode, filled
+from world import DTYPES, LOG_SUM, KernelBackend, check_decode, check_prefill, filled
 
 PAIRS = [("float32", "float32"), ("float16", "float16"), ("bfloat16", FP8), ("bfloat16", "bfloat16")]
 
@@ -54,6 +54,12 @@ def test_a_split_context_gives_what_a_whole_one_gives(pair, group):
         launcher.resident = resident
         backend = KernelBackend(launcher, split_tokens=split)
         check_decode(backend, memory, pair[0], group, tensor=tensor, window=window)
+        if split is None:
+            counts = [1, 0, 3, 20, 7]
+            exact = pair[0] == "float32"
+            check_prefill(
+                backend, memory, pair[0], group, counts, tensor=not exact, window=window
+            )
 
 
 @pytest.mark.parametrize("group", [2, 8])

@@ -12,7 +12,7 @@ from octavo.attention.arrays import Array, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
 from octavo.attention.dtypes import FP8
 from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
-from octavo.attention.splits import plan_splits
+from octavo.attention.splits import LEAST_SPLIT, MOST_WAVES, plan_splits
 from octavo.attention.workspace import Workspace
 from octavo.errors import ConfigError, RequestError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["AttentionKernels"]
 
 _LOG2_E = 1 / math.log(2)
+# Thread blocks of a grid along its third axis.
+_MOST_SPLITS = 65_535
 # Query heads of a KV head from which tensor cores pay.
 _TENSOR_GROUP = 5
 
@@ -194,15 +196,17 @@ class AttentionKernels(KernelCalls):
             return out if lse is None else (out, lse)
         kernel = kernels.prefill_mma(*pair, kv.spec.head_dim, kv.spec.v_dim)
         # Each row's last tile may be partly empty.
-        tiles = -(-len(q) * group // kernels.prefill_rows(kernel)) + len(lens)
+        tiles = -(-len(q) * group // kernels.rows_at_once(kernel)) + len(lens)
+        grid = (tiles if len(q) else 0, kv.spec.num_kv_heads)
+        splits = self._splits(kernel, grid, self._longest(kv, tables, window))
         q, q_token = rows_of_tokens(kv.xp, q)
-        self.launch(
+        self._attend(
             kernel,
-            (tiles if len(q) else 0, kv.spec.num_kv_heads, 1),
+            (*grid, splits),
             memory.pages(layer),
+            q=q,
             out=out,
             lse=lse,
-            q=q,
             query_start=dense(kv.xp, query_start),
             block_tables=tables,
             seq_lens=lens,
@@ -210,6 +214,7 @@ class AttentionKernels(KernelCalls):
             num_rows=len(lens),
             group=group,
             window=window or 0,
+            split_tokens=0,
             q_token=q_token,
             table_stride=stride,
         )
@@ -280,14 +285,14 @@ class AttentionKernels(KernelCalls):
             self._workspace.queries(max_queries)
         for kernel in needed:
             self.launcher.prepare(kernel)
-        # Fewer queries are split further: what counts is the product, at its largest.
         longest = max_blocks * kv.spec.block_size
-        tiles = kv.spec.num_kv_heads * -(-group // kernels.decode_heads(decode))
-        most = max(
-            queries * self._splits(decode, queries * tiles, longest, None)
-            for queries in range(1, max_queries + 1)
-        )
-        self._workspace.parts(most * num_q_heads, kv.spec.v_dim)
+        rows = max_queries * num_q_heads
+        if self._split_tokens is not None:
+            rows *= -(-longest // self._split_tokens)
+        else:
+            filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
+            rows = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
+        self._workspace.parts(rows, kv.spec.v_dim)
 
     def _decode(
         self,
@@ -305,35 +310,50 @@ class AttentionKernels(KernelCalls):
         pair, (queries, heads, _) = pair_of(q, kv, "q"), q.shape
         group = heads // kv.spec.num_kv_heads
         kernel = self._decode_kernel(pair, kv, group)
-        tiles = kv.spec.num_kv_heads * -(-group // kernels.decode_heads(kernel))
-        longest = tables.shape[1] * kv.spec.block_size
-        splits = self._splits(kernel, queries * tiles, longest, window)
-        part_out = part_lse = None
-        if splits > 1:
-            part_out, part_lse = self._workspace.parts(queries * heads * splits, kv.spec.v_dim)
+        grid = (queries, kv.spec.num_kv_heads * -(-group // kernels.rows_at_once(kernel)))
+        # A part of a fixed size is for decodes: a chunk's queries have no need of it.
+        split_tokens = self._split_tokens if row_of is None else None
+        splits = self._splits(kernel, grid, self._longest(kv, tables, window), split_tokens)
         q, q_token = rows_of_tokens(kv.xp, q)
-        self.launch(
+        self._attend(
             kernel,
-            (queries, tiles, splits),
+            (*grid, splits),
             self.memory(kv).pages(layer),
+            q=q,
             out=out,
             lse=lse,
-            part_out=part_out,
-            part_lse=part_lse,
-            q=q,
             block_tables=tables,
             lens=lens,
             rows=row_of,
             scale=_scale(kv, scale),
             group=group,
             window=window or 0,
-            split_tokens=self._split_tokens or 0,
+            split_tokens=split_tokens or 0,
             q_token=q_token,
             table_stride=stride,
         )
+
+    def _attend(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        shared: dict[str, object],
+        *,
+        q: Array,
+        out: Array,
+        lse: Array | None,
+        **values: object,
+    ) -> None:
+        """Attention in as many parts as the grid is deep, merged where these are more than one."""
+        (queries, heads, dim), splits = out.shape, grid[2]
+        part_out = part_lse = None
+        if splits > 1 and 0 not in grid:
+            part_out, part_lse = self._workspace.parts(queries * heads * splits, dim)
+        parts = {"part_out": part_out, "part_lse": part_lse}
+        self.launch(kernel, grid, shared, q=q, out=out, lse=lse, **parts, **values)
         if splits > 1:
             self.launch(
-                kernels.merge_states(pair[0], "float32"),
+                kernels.merge_states(out.dtype.name, "float32"),
                 (queries * heads, 1, 1),
                 out=out,
                 lse=lse,
@@ -341,9 +361,9 @@ class AttentionKernels(KernelCalls):
                 part_lse=part_lse,
                 to_log2=1.0,
                 num_parts=splits,
-                dim=kv.spec.v_dim,
-                row_stride=splits * kv.spec.v_dim,
-                part_stride=kv.spec.v_dim,
+                dim=dim,
+                row_stride=splits * dim,
+                part_stride=dim,
                 lse_row_stride=splits,
                 lse_part_stride=1,
             )
@@ -357,13 +377,27 @@ class AttentionKernels(KernelCalls):
         heads = next((h for h in kernels.CORES_GROUPS if h >= group), kernels.CORES_GROUPS[-1])
         return kernels.decode_cores(*pair, *dims, heads)
 
-    def _splits(self, kernel: Kernel, blocks: int, longest: int, window: int | None) -> int:
-        if blocks == 0:
-            return 1
+    def _splits(
+        self, kernel: Kernel, grid: tuple[int, int], longest: int, split_tokens: int | None = None
+    ) -> int:
+        blocks = grid[0] * grid[1]
+        splits = plan_splits(blocks, longest, self._room(kernel), split_tokens) if blocks else 1
+        if splits > _MOST_SPLITS:
+            message = f"reach {longest} tokens: more than {_MOST_SPLITS} splits of {split_tokens}"
+            raise RequestError("block_tables", message, limit=float(_MOST_SPLITS))
+        return splits
+
+    def _room(self, kernel: Kernel) -> int:
+        """Thread blocks that the device runs at once."""
         if kernel not in self._resident:
             self._resident[kernel] = self.launcher.resident_blocks(kernel)
-        seen = longest if window is None else min(longest, window)
-        return plan_splits(blocks, seen, self._resident[kernel], self._split_tokens)
+        return self._resident[kernel]
+
+    @staticmethod
+    def _longest(kv: PagedKV, tables: Array, window: int | None) -> int:
+        """The most tokens that a query may see, as far as the host knows."""
+        longest = int(tables.shape[1]) * kv.spec.block_size
+        return longest if window is None else min(longest, window)
 
     def _expanded(self, xp: Any, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
         """Of each query its row, and the tokens that it sees."""

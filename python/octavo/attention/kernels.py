@@ -23,7 +23,6 @@ __all__ = [
     "copy_blocks",
     "csr_to_tables",
     "decode_cores",
-    "decode_heads",
     "decode_mma",
     "expand_queries",
     "gather",
@@ -31,7 +30,7 @@ __all__ = [
     "merge_states",
     "poison",
     "prefill_mma",
-    "prefill_rows",
+    "rows_at_once",
     "shipped",
     "slots_from_tables",
     "tables_to_csr",
@@ -231,13 +230,13 @@ def prefill_mma(dtype: str, kv_dtype: str, k_dim: int, v_dim: int) -> Kernel:
         tokens //= 2
     params = (
         *_writes(dtype, "out"),
-        *_writes("float32", "lse"),
+        *_writes("float32", "lse", "part_out", "part_lse"),
         *_reads(dtype, "q"),
         *_reads(kv_dtype, "keys", "values"),
         *_reads("int32", "query_start", "block_tables", "seq_lens"),
         *_reads("float32", "k_scale", "v_scale"),
         ("scale", "float32"),
-        *_scalars("int32", "num_rows", "group", "block_size", "window"),
+        *_scalars("int32", "num_rows", "group", "block_size", "window", "split_tokens"),
         *_scalars("int64", "q_token", "table_stride", *_STRIDES),
     )
     return _kernel(
@@ -251,16 +250,11 @@ def prefill_mma(dtype: str, kv_dtype: str, k_dim: int, v_dim: int) -> Kernel:
     )
 
 
-def decode_heads(kernel: Kernel) -> int:
-    """Query heads of a KV head that a thread block of a decode kernel takes at once."""
-    if kernel.source == "decode_mma.cu":
-        return _MMA_ROWS
-    return int(kernel.name.split(",")[4])
-
-
-def prefill_rows(kernel: Kernel) -> int:
-    """Queries x heads that a thread block of `prefill_mma` takes at once."""
-    return kernel.threads // 32 * _MMA_ROWS
+def rows_at_once(kernel: Kernel) -> int:
+    """Queries x heads that a thread block of an attention kernel takes at once."""
+    if kernel.source == "decode_cores.cu":
+        return int(kernel.name.split(",")[4])
+    return _MMA_ROWS * (kernel.threads // 32 if kernel.source == "prefill_mma.cu" else 1)
 
 
 def shipped() -> list[Shipped]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["LEAST_SPLIT", "plan_splits"]
+__all__ = ["LEAST_SPLIT", "MOST_WAVES", "plan_splits"]
 
 # Fewer tokens are not worth a part of their own: that of cuda/pages.cuh.
 LEAST_SPLIT = 128
-# Blocks of a grid in z.
-_MOST = 65_535
+# Waves that parts are worth: beyond, the last one hardly counts. It bounds the memory of the parts.
+MOST_WAVES = 4
 # How close to the best use of the device the fewest parts have to come.
 _CLOSE = 0.85
 
@@ -38,7 +38,7 @@ def plan_splits(blocks: int, longest: int, resident: int, split_tokens: int | No
     """
     if split_tokens is not None:
         return max(1, -(-longest // split_tokens))
-    most = max(1, min(longest // LEAST_SPLIT, _MOST))
+    most = max(1, min(longest // LEAST_SPLIT, MOST_WAVES * resident // blocks))
     use = [_use(blocks * parts, resident) for parts in range(1, most + 1)]
     enough = _CLOSE * max(use)
     return next(parts for parts, one in enumerate(use, start=1) if one >= enough)

@@ -21,7 +21,7 @@ def environment(sanitize: str) -> dict[str, str]:
     Args:
         sanitize: "", "address" (with undefined behaviour) or "thread".
     """
-    paths = [str(_ROOT / "tests" / "kernels"), str(_ROOT / "python")]
+    paths = [str(_ROOT / folder) for folder in ("tests/kernels", "tests/python", "python")]
     given = os.environ | _OPTIONS | {"CUEMU_SANITIZE": sanitize, "PYTHONPATH": ":".join(paths)}
     preloaded = " ".join(_library(name) for name in _LIBRARIES[sanitize])
     return given | ({"LD_PRELOAD": preloaded} if preloaded else {})

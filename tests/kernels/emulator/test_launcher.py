@@ -156,7 +156,8 @@ def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
 )
 def test_sizes_that_no_device_accepts_are_refused(grid, threads, shared, message):
     with pytest.raises(EmulatorError, match=f"sum<4>: {message}"):
-        EmulatorLauncher().launch(Kernel(SUM, "sum<4>", PARAMS, threads, shared), grid, arguments())
+        kernel = Kernel(SUM, "sum<4>", PARAMS, threads, shared)
+        EmulatorLauncher().launch(kernel, grid, arguments())
 
 
 @pytest.mark.parametrize("order", ["backward", "random:x", "reverse:1", "random:-1"])

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2
 
   const Strides ks = {k_block, k_slot, k_head}, vs = {v_block, v_slot, v_head};
   const int* table = block_tables + (rows ? rows[query] : query) * table_stride;
-  const Range range = split_of(lens[query], window, split_tokens, blockIdx.z, gridDim.z);
+  const int length = lens[query];
+  const Range range = split_of(first_seen(length, window), length, split_tokens, blockIdx.z, gridDim.z);
   const float score_scale = scale * LOG2_E * (k_scale ? k_scale[head] : 1.f);
 
   float qs[G][PER_LANE][N], acc[G][PER_LANE][N], top[G], sum[G];

@@ -27,16 +27,17 @@ struct Range {
 // Fewer tokens are not worth a split of their own.
 constexpr int LEAST_SPLIT = 128;
 
-// `split_tokens` in each split, or with 0 even shares in whole groups of 16.
-__device__ __forceinline__ Range split_of(int length, int window, int split_tokens, int split, int num_splits) {
-  const int first = window > 0 ? max(0, length - window) : 0;
+// Of tokens `first` … `end` - 1: `split_tokens` in each split, or with 0 even shares in whole groups of 16.
+__device__ __forceinline__ Range split_of(int first, int end, int split_tokens, int split, int num_splits) {
   int share = split_tokens;
   if (share == 0) {
-    share = (length - first + num_splits - 1) / num_splits;
+    share = (end - first + num_splits - 1) / num_splits;
     share = max(LEAST_SPLIT, (share + 15) & ~15);
   }
   // In 64 bits: the last splits of a fixed size may begin beyond 2^31.
-  const i64 begin = first + (i64)split * share;
-  const i64 end = begin + share;
-  return {(int)(begin < length ? begin : length), (int)(end < length ? end : length)};
+  const i64 from = first + (i64)split * share, to = from + share;
+  return {(int)(from < end ? from : end), (int)(to < end ? to : end)};
 }
+
+// The first token that the query at the end of so many tokens sees.
+__device__ __forceinline__ int first_seen(int length, int window) { return window > 0 ? max(0, length - window) : 0; }

@@ -37,15 +37,16 @@ __device__ __forceinline__ Share share_of(const int* __restrict__ query_start, i
   return {-1, 0};
 }
 
-// Grid: tile of query rows, KV head; tiles that there are not do nothing. Shared bytes: `prefill_mma_bytes`.
+// Grid: tile of query rows, KV head, split; tiles that there are not do nothing. Shared bytes: `prefill_mma_bytes`.
 template <typename TQ, typename TKV, int D, int DV, int BN, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32, 1)
-    prefill_mma(TQ* __restrict__ out, float* __restrict__ lse, const TQ* __restrict__ q, const TKV* __restrict__ keys,
+    prefill_mma(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out,
+                float* __restrict__ part_lse, const TQ* __restrict__ q, const TKV* __restrict__ keys,
                 const TKV* __restrict__ values, const int* __restrict__ query_start,
                 const int* __restrict__ block_tables, const int* __restrict__ seq_lens,
                 const float* __restrict__ k_scale, const float* __restrict__ v_scale, float scale, int num_rows,
-                int group, int block_size, int window, i64 q_token, i64 table_stride, i64 k_block, i64 k_slot,
-                i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
+                int group, int block_size, int window, int split_tokens, i64 q_token, i64 table_stride, i64 k_block,
+                i64 k_slot, i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
   constexpr int BM = 16 * WARPS, THREADS = 32 * WARPS;
   constexpr bool FP8 = sizeof(TKV) == 1;
   using KStage = Tile<TKV, BN, D>;
@@ -67,10 +68,12 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
   const Strides ks = {k_block, k_slot, k_head}, vs = {v_block, v_slot, v_head};
   const float score_scale = scale * LOG2_E * (k_scale ? k_scale[head] : 1.f);
 
-  // The tokens that any of these queries sees: from the first one's window to the last one's own.
+  // Of the tokens that any of these queries sees, from the first one's window to the last one's own, this split's.
   const int position0 = length - count;
-  const int end = max(0, position0 + last_row / group + 1);
-  const int begin = window > 0 ? max(0, position0 + share.first / group + 1 - window) : 0;
+  const int seen = max(0, position0 + last_row / group + 1);
+  const int first = min(seen, first_seen(position0 + share.first / group + 1, window));
+  const Range range = split_of(first, seen, split_tokens, blockIdx.z, gridDim.z);
+  const int begin = range.begin, end = range.end;
 
   SHARED_BYTES(raw);
   unsigned char* queries = raw;
@@ -172,18 +175,15 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
   copies_wait<0>();
   softmax.finish();
 
+  const Result<TQ> result = {out, lse, part_out, part_lse, (int)blockIdx.z, (int)gridDim.z, DV};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int at = share.first + warp * 16 + (lane >> 2) + r * 8;
     if (at > last_row) continue;
     const i64 row = (i64)(query0 + at / group) * num_heads + head * group + at % group;
-    const float sum = softmax.sum[r];
-    const float factor = sum == 0.f ? 0.f : (v_scale ? v_scale[head] : 1.f) / sum;
 #pragma unroll
-    for (int n = 0; n < DV / 8; ++n) {
-      const u32 two = pack(o[n][2 * r] * factor, o[n][2 * r + 1] * factor, TQ());
-      *reinterpret_cast<u32*>(out + row * DV + n * 8 + (lane & 3) * 2) = two;
-    }
-    if ((lane & 3) == 0 && lse) lse[row] = sum == 0.f ? NEG_INF : (base_of(softmax.top[r]) + log2f(sum)) * LN_2;
+    for (int n = 0; n < DV / 8; ++n)
+      result.write2(row, n * 8 + (lane & 3) * 2, o[n][2 * r], o[n][2 * r + 1], softmax.sum[r], base_of(softmax.top[r]),
+                    v_scale ? v_scale[head] : 1.f);
   }
 }

@@ -9,6 +9,21 @@ struct Result {
   float* part_lse;
   int split, num_splits, dim;
 
+  // Two neighbouring columns, from an even one on.
+  __device__ __forceinline__ void write2(i64 row, int d, float low, float high, float sum, float top,
+                                         float scale) const {
+    if (num_splits == 1) {
+      const float factor = sum == 0.f ? 0.f : scale / sum;
+      *reinterpret_cast<u32*>(out + row * dim + d) = pack(low * factor, high * factor, T());
+      if (d == 0 && lse) lse[row] = sum == 0.f ? NEG_INF : (top + log2f(sum)) * LN_2;
+      return;
+    }
+    const i64 part = row * num_splits + split;
+    if (sum != 0.f)
+      *reinterpret_cast<float2*>(part_out + part * dim + d) = make_float2(low / sum * scale, high / sum * scale);
+    if (d == 0) part_lse[part] = sum == 0.f ? NEG_INF : top + log2f(sum);
+  }
+
   // `row` counts queries and heads. Zero weights: 0 and -inf; a part without weights writes no output.
   __device__ __forceinline__ void write(i64 row, int d, float value, float sum, float top, float scale) const {
     if (num_splits == 1) {
