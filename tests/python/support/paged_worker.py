@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.attention import KVSpec, PagedKV, reference
+from octavo.attention import Backend, KVSpec, PagedKV, reference
 from octavo.model import Batch, sample
 from support.replay import TableMirror
 
@@ -50,6 +50,7 @@ class PagedWorker:
         late: bool,
         late_copies: bool = False,
         by_row: bool = False,
+        backend: Backend = reference,
     ) -> None:
         config = model.config
         spec = KVSpec(
@@ -62,6 +63,7 @@ class PagedWorker:
             layout=layout,
         )
         self.model = model
+        self.backend = backend
         self.kv = PagedKV(spec)
         self.late, self.late_copies = late, late_copies
         self.by_row = by_row
@@ -125,10 +127,10 @@ class PagedWorker:
 
     def _copy(self, copies: Any) -> None:
         if len(copies):
-            reference.copy_blocks(self.kv, copies)
+            self.backend.copy_blocks(self.kv, copies)
 
     def _forward(self, batch: Batch) -> Any:
-        return self.model.forward(batch, self.kv, reference)
+        return self.model.forward(batch, self.kv, self.backend)
 
     def _forward_by_row(self, batch: Batch) -> Any:
         logits = np.empty((len(batch.sample), self.model.config.vocab_size))

@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import octavo
 from octavo import Reason
+from octavo.attention import Backend, reference
 from octavo.model import Llama, Sampling, random_weights
 from support import llamas
 from support.paged_worker import PagedWorker
@@ -122,6 +123,7 @@ class Theorem(RuleBasedStateMachine):
     """A scheduler, a worker that runs its plans, and what every sequence ought to say."""
 
     plain: ClassVar = Plain(MODEL)
+    backend: ClassVar[Backend] = reference
 
     @initialize(
         options=OPTIONS,
@@ -134,7 +136,7 @@ class Theorem(RuleBasedStateMachine):
         self.options = options
         self.sched = octavo.Scheduler(**options)
         sizes = options["num_blocks"], options["block_size"]
-        self.worker = PagedWorker(self.plain.model, *sizes, **habits)
+        self.worker = PagedWorker(self.plain.model, *sizes, **habits, backend=self.backend)
         self.texts: dict[int, Text] = {}
         self.ties = self.plain.ties
         self.out: list[Any] = []
