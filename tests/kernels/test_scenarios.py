@@ -53,7 +53,9 @@ def test_s134_ids_of_the_whole_pool_give_what_low_ids_give(backend, group):
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("pair", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", FP8)])
+@pytest.mark.parametrize(
+    "pair", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", FP8)]
+)
 @BOTH
 def test_s136_nan_in_unused_slots_poisons_nothing(backend, layout, pair, group):
     memory = filled([1, 3, 4, 5, 0, 23, 150], pair, 64, 4, layout)

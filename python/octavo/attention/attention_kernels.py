@@ -254,6 +254,7 @@ class AttentionKernels(KernelCalls):
         num_q_heads: int,
         max_queries: int,
         max_blocks: int,
+        max_decodes: int | None = None,
     ) -> None:
         """Compiles what attention over this memory needs, and takes its workspace.
 
@@ -267,6 +268,8 @@ class AttentionKernels(KernelCalls):
             num_q_heads: Query heads.
             max_queries: The most queries of a call.
             max_blocks: The most entries of a row's table.
+            max_decodes: The most rows of a decode; by default as many as of any call. With
+                `split_tokens` the workspace grows with them.
 
         Raises:
             RequestError: There is no kernel for the dtype over this memory.
@@ -291,7 +294,8 @@ class AttentionKernels(KernelCalls):
         parts = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
         if self._split_tokens is not None:
             # Of decodes; chunks fill the device all the same.
-            parts = max(parts, rows * -(-longest // self._split_tokens))
+            decodes = max_queries if max_decodes is None else max_decodes
+            parts = max(parts, decodes * num_q_heads * -(-longest // self._split_tokens))
         self._workspace.parts(parts, kv.spec.v_dim)
 
     def _decode(

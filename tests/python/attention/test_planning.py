@@ -387,6 +387,17 @@ def test_after_prepare_nothing_is_missing(data):
     captured(attention, step)
 
 
+def test_a_fixed_size_of_parts_takes_room_for_as_many_decodes_as_there_may_be():
+    attention = KernelBackend(Recorder(resident=1), split_tokens=16)
+    sizes = {"dtype": "float16", "num_q_heads": 2, "max_queries": 50, "max_blocks": 800}
+    attention.prepare(memory(), **sizes, max_decodes=3)
+    q, out = np.zeros((4, 2, 64), np.float16), np.zeros((4, 2, 64), np.float16)
+    kv = memory()
+    captured(attention, lambda: attention.decode(kv, 0, q[:3], *tables_of(3, 800), out=out[:3]))
+    with pytest.raises(StateError, match="workspace"):
+        captured(attention, lambda: attention.decode(kv, 0, q, *tables_of(4, 800), out=out))
+
+
 def test_prepare_of_what_no_kernel_takes_is_named():
     attention = KernelBackend(Recorder())
     sizes = {"num_q_heads": 4, "max_queries": 4, "max_blocks": 4}
