@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from octavo.attention import kernels
-from octavo.attention.arrays import Array, whole_number
+from octavo.attention.arrays import Array, name_of, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
 from octavo.attention.dtypes import FP8
 from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
@@ -223,7 +223,7 @@ class AttentionKernels(KernelCalls):
     def merge_states(self, out: Array, lse: Array) -> tuple[Array, Array]:
         """One attention result from those over parts of the context."""
         xp = check_states(out, lse)
-        dtype = out.dtype.name
+        dtype = name_of(out.dtype)
         if dtype not in dict(kernels.PAIRS) or lse.dtype.name != "float32":
             raise RequestError("out", f"is {dtype} with {lse.dtype}: kernels take no float64")
         merged = xp.empty(out.shape[1:], dtype=out.dtype)
@@ -357,7 +357,7 @@ class AttentionKernels(KernelCalls):
         self.launch(kernel, grid, shared, q=q, out=out, lse=lse, **parts, **values)
         if splits > 1:
             self.launch(
-                kernels.merge_states(out.dtype.name, "float32"),
+                kernels.merge_states(name_of(out.dtype), "float32"),
                 (queries * heads, 1, 1),
                 out=out,
                 lse=lse,
@@ -422,7 +422,7 @@ class AttentionKernels(KernelCalls):
         shape = (*q.shape[:2], kv.spec.v_dim)
         if out is None:
             out = kv.xp.empty(shape, dtype=q.dtype)
-        elif not check_array(kv.xp, "out", out, shape, (q.dtype.name,)).flags.c_contiguous:
+        elif not check_array(kv.xp, "out", out, shape, (name_of(q.dtype),)).flags.c_contiguous:
             raise RequestError("out", "is not contiguous")
         return out, kv.xp.empty(shape[:2], dtype=np.float32) if return_lse else None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from octavo.attention import kernels
-from octavo.attention.arrays import Array, address_of
+from octavo.attention.arrays import Array, address_of, name_of
 from octavo.attention.checks import (
     check_array,
     check_block_size,
@@ -95,7 +95,7 @@ class KernelCalls:
 
 def pair_of(array: Array, kv: PagedKV, name: str) -> tuple[str, str]:
     """The model's dtype and the memory's, where kernels take both."""
-    pair = (array.dtype.name, kv.spec.dtype)
+    pair = (name_of(array.dtype), kv.spec.dtype)
     if pair not in kernels.PAIRS:
         raise RequestError(name, f"no kernel takes {pair[0]} over {pair[1]}")
     return pair

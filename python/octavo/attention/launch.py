@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from octavo.attention.arrays import name_of
 from octavo.attention.dtypes import FP8
 from octavo.errors import RequestError
 
@@ -25,7 +26,12 @@ _ELEMENTS = {
     name: (name,)
     for name in ("float32", "float16", "bfloat16", "int32", "int64", "uint8", "uint16", "uint32")
 } | {FP8: ("float8_e4m3fn", "uint8")}
-_SCALARS = ("int32", "int64", "uint32", "float32")
+_SCALARS: dict[str, type[np.generic]] = {
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint32": np.uint32,
+    "float32": np.float32,
+}
 _POINTER, _CONST_POINTER = "*", "const *"
 
 
@@ -117,7 +123,8 @@ def arguments(kernel: Kernel, values: Mapping[str, object]) -> list[object]:
 def _scalar(kind: str, value: object) -> np.generic:
     if kind not in _SCALARS:
         raise _unknown(kind)
-    number: np.generic = np.dtype(kind).type(cast("Any", value))
+    make: Any = _SCALARS[kind]
+    number: np.generic = make(value)
     return number
 
 
@@ -159,7 +166,7 @@ def _wrong_array(xp: ModuleType, kind: str, value: Any) -> str | None:
         return None
     if not isinstance(value, xp.ndarray):
         return f"a {type(value).__name__}, no array of {xp.__name__}"
-    if value.dtype.name not in _ELEMENTS[element] or not value.dtype.isnative:
+    if name_of(value.dtype) not in _ELEMENTS[element]:
         return f"an array of {value.dtype}"
     # CuPy's arrays can always be written and have no such flag.
     if not kind.startswith(_CONST_POINTER) and not getattr(value.flags, "writeable", True):
@@ -171,6 +178,8 @@ def _wrong_scalar(kind: str, value: Any) -> str | None:
     """What is wrong with a value for a scalar, in words."""
     if kind not in _SCALARS:
         raise _unknown(kind)
+    if type(value) is _SCALARS[kind]:
+        return None
     if not isinstance(value, np.generic):
         return f"a {type(value).__name__}"
     dtype = str(cast("Any", value).dtype)
