@@ -203,7 +203,7 @@ class AttentionKernels(KernelCalls):
         self._attend(
             kernel,
             (*grid, splits),
-            memory.pages(layer),
+            memory.pages(kv, layer),
             q=q,
             out=out,
             lse=lse,
@@ -322,7 +322,7 @@ class AttentionKernels(KernelCalls):
         self._attend(
             kernel,
             (*grid, splits),
-            self.memory(kv).pages(layer),
+            self.memory(kv).pages(kv, layer),
             q=q,
             out=out,
             lse=lse,

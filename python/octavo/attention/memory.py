@@ -24,8 +24,9 @@ _KV_DTYPES = tuple(dict.fromkeys(kv for _, kv in PAIRS))
 class KernelMemory:
     """A `PagedKV` as kernels take it.
 
+    It holds addresses and not the memory, which a back end would then keep for ever.
+
     Attributes:
-        kv: The memory.
         strides: For each layer the elements between blocks, slots and heads of keys and of values,
             by the names of the kernels' parameters.
         planes: int64[2 x layers, 5] on the device: keys before values of each layer, the address
@@ -46,7 +47,6 @@ class KernelMemory:
             if dim not in HEAD_DIMS:
                 dims = ", ".join(map(str, HEAD_DIMS))
                 raise RequestError("kv", f"{name} is {dim}; kernels take {dims}")
-        self.kv = kv
         self.strides: list[dict[str, int]] = []
         rows = list[list[int]]()
         for layer in range(spec.num_layers):
@@ -63,13 +63,13 @@ class KernelMemory:
         self.k_scale = _scales(kv, spec.k_scale)
         self.v_scale = _scales(kv, spec.v_scale)
 
-    def pages(self, layer: int) -> dict[str, object]:
-        """What every kernel on one layer is given, by the names of its parameters."""
-        keys, values = self.kv.pages(layer)
+    def pages(self, kv: PagedKV, layer: int) -> dict[str, object]:
+        """What every kernel on one layer of this memory is given, by the names of parameters."""
+        keys, values = kv.pages(layer)
         named: dict[str, object] = {
             "keys": keys,
             "values": values,
-            "block_size": self.kv.spec.block_size,
+            "block_size": kv.spec.block_size,
         }
         return named | {"k_scale": self.k_scale, "v_scale": self.v_scale} | self.strides[layer]
 

@@ -39,7 +39,7 @@ class MemoryKernels(KernelCalls):
         self.launch(
             kernel,
             (len(slot_mapping), 1, 1),
-            memory.pages(layer),
+            memory.pages(kv, layer),
             k=k,
             v=v,
             slot_mapping=dense(kv.xp, slot_mapping),
@@ -67,7 +67,7 @@ class MemoryKernels(KernelCalls):
         self.launch(
             kernels.gather(spec.dtype),
             (len(lens) * width, 1, 1),
-            memory.pages(layer),
+            memory.pages(kv, layer),
             k=k,
             v=v,
             block_tables=tables,
@@ -128,14 +128,14 @@ class MemoryKernels(KernelCalls):
             width=width,
             table_stride=stride,
         )
-        self._poison(memory, used)
+        self._poison(kv, memory, used)
 
     def poison_all(self, kv: PagedKV) -> None:
         """Writes NaN to every slot of all layers."""
-        self._poison(self.memory(kv), None)
+        self._poison(kv, self.memory(kv), None)
 
-    def _poison(self, memory: KernelMemory, used: Array | None) -> None:
-        spec = memory.kv.spec
+    def _poison(self, kv: PagedKV, memory: KernelMemory, used: Array | None) -> None:
+        spec = kv.spec
         self.launch(
             kernels.poison(),
             (spec.num_blocks, len(memory.planes), 1),

@@ -1,6 +1,8 @@
 """What the back end of kernels would run: kernels, grids, splits, arguments; what it refuses."""
 
+import gc
 import itertools
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -474,6 +476,18 @@ def test_memory_that_kernels_cannot_read_is_named(make, words, tmp_path):
         assert caught.value.argument == "kv"
         assert words in caught.value.message
     assert not attention.launcher.launches
+
+
+def test_a_back_end_keeps_no_memory_alive():
+    """A pool on a card is most of the card."""
+    attention, kv = KernelBackend(Recorder()), memory()
+    decoded(attention, kv)
+    attention.poison_all(kv)
+    attention.launcher.launches.clear()
+    gone = weakref.ref(kv)
+    del kv
+    gc.collect()
+    assert gone() is None
 
 
 def test_memory_of_another_module_is_named(monkeypatch):
