@@ -135,7 +135,7 @@ class MemoryKernels(KernelCalls):
         self._poison(self.memory(kv), None)
 
     def _poison(self, memory: KernelMemory, used: Array | None) -> None:
-        spec = memory.kv.spec
+        spec = memory.spec
         self.launch(
             kernels.poison(),
             (spec.num_blocks, len(memory.planes), 1),

@@ -1,6 +1,8 @@
 """What the back end of kernels would run: kernels, grids, splits, arguments; what it refuses."""
 
+import gc
 import itertools
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -255,6 +257,20 @@ def test_planes_say_where_all_layers_lie():
     for plane, array in zip(planes, arrays, strict=True):
         block, head, slot, element = array.strides
         assert plane[1:].tolist() == [block, slot, head, element * array.shape[3]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", FP8])
+def test_a_memory_that_nobody_has_any_more_is_freed(dtype):
+    """A back end outlives memories of many gigabytes: that it knows one is no reason to stay."""
+    attention, kv = KernelBackend(Recorder()), memory(dtype)
+    attention.prepare(kv, dtype="float16", num_q_heads=2, max_queries=1, max_blocks=1)
+    decoded(attention, kv)
+    attention.launcher.launches.clear()
+    gone, buffer = weakref.ref(kv), weakref.ref(kv.buffer)
+    del kv
+    gc.collect()
+    assert gone() is None
+    assert buffer() is None
 
 
 def test_an_axis_of_one_has_no_stride():
