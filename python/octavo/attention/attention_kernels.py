@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from octavo.attention import kernels
 from octavo.attention.arrays import Array, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
 from octavo.attention.dtypes import FP8
-from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+from octavo.attention.kernel_calls import KernelCalls, pair_of
 from octavo.attention.splits import LEAST_SPLIT, MOST_WAVES, plan_splits
 from octavo.attention.workspace import Workspace
 from octavo.errors import ConfigError, RequestError
@@ -191,7 +191,7 @@ class AttentionKernels(KernelCalls):
         pair, group = pair_of(q, kv, "q"), q.shape[1] // kv.spec.num_kv_heads
         out, lse = self._outputs(kv, q, out, return_lse=return_lse)
         if pair not in kernels.TENSOR_PAIRS:
-            rows, sees = self._expanded(kv.xp, query_start, lens, len(q))
+            rows, sees = self._expanded(query_start, lens, len(q))
             self._decode(kv, layer, q, (tables, stride, sees, rows), scale, window, out, lse)
             return out if lse is None else (out, lse)
         kernel = kernels.prefill_mma(*pair, kv.spec.head_dim, kv.spec.v_dim)
@@ -199,7 +199,7 @@ class AttentionKernels(KernelCalls):
         tiles = -(-len(q) * group // kernels.rows_at_once(kernel)) + len(lens)
         grid = (tiles if len(q) else 0, kv.spec.num_kv_heads)
         splits = self._splits(kernel, grid, self._longest(kv, tables, window))
-        q, q_token = rows_of_tokens(kv.xp, q)
+        q, q_token = self.rows_of_tokens("q", q)
         self._attend(
             kernel,
             (*grid, splits),
@@ -207,7 +207,7 @@ class AttentionKernels(KernelCalls):
             q=q,
             out=out,
             lse=lse,
-            query_start=dense(kv.xp, query_start),
+            query_start=self.dense("query_start", query_start),
             block_tables=tables,
             seq_lens=lens,
             scale=_scale(kv, scale),
@@ -234,8 +234,8 @@ class AttentionKernels(KernelCalls):
             (logs.size, 1, 1),
             out=merged,
             lse=logs,
-            parts=dense(xp, out),
-            part_lse=dense(xp, lse),
+            parts=self.dense("out", out),
+            part_lse=self.dense("lse", lse),
             to_log2=_LOG2_E,
             num_parts=parts,
             dim=dim,
@@ -260,7 +260,7 @@ class AttentionKernels(KernelCalls):
 
         After it, `append`, `decode` and `prefill` with `out` and without `return_lse` allocate
         nothing: they can be captured in a graph, which is replayed with whatever the arrays then
-        hold.
+        hold. An argument that would be copied first is refused there.
 
         Args:
             kv: The memory.
@@ -318,7 +318,7 @@ class AttentionKernels(KernelCalls):
         # A part of a fixed size is for decodes: a chunk's queries have no need of it.
         split_tokens = self._split_tokens if row_of is None else None
         splits = self._splits(kernel, grid, self._longest(kv, tables, window), split_tokens)
-        q, q_token = rows_of_tokens(kv.xp, q)
+        q, q_token = self.rows_of_tokens("q", q)
         self._attend(
             kernel,
             (*grid, splits),
@@ -403,7 +403,7 @@ class AttentionKernels(KernelCalls):
         longest = int(tables.shape[1]) * kv.spec.block_size
         return longest if window is None else min(longest, window)
 
-    def _expanded(self, xp: Any, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
+    def _expanded(self, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
         """Of each query its row, and the tokens that it sees."""
         rows, sees = self._workspace.queries(count)
         self.launch(
@@ -411,7 +411,7 @@ class AttentionKernels(KernelCalls):
             (len(lens) if count else 0, 1, 1),
             rows=rows,
             lens=sees,
-            query_start=dense(xp, starts),
+            query_start=self.dense("query_start", starts),
             seq_lens=lens,
         )
         return rows, sees
