@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 
 from octavo.attention import kernels
-from octavo.attention.arrays import Array, whole_number
+from octavo.attention.arrays import Array, address_of, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
 from octavo.attention.dtypes import FP8
 from octavo.attention.kernel_calls import KernelCalls, pair_of
@@ -104,8 +104,8 @@ class AttentionKernels(KernelCalls):
             scale: Of scores.
             window: Tokens attended to.
             return_lse: Whether the log-sum-exp is wanted.
-            out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous: a
-                graph needs one that stays. By default a new array.
+            out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous
+                and aligned to 16 bytes: a graph needs one that stays. By default a new array.
 
         Returns:
             As in the reference.
@@ -213,7 +213,7 @@ class AttentionKernels(KernelCalls):
             scale=_scale(kv, scale),
             num_rows=len(lens),
             group=group,
-            window=window or 0,
+            window=_window(window),
             split_tokens=0,
             q_token=q_token,
             table_stride=stride,
@@ -331,7 +331,7 @@ class AttentionKernels(KernelCalls):
             rows=row_of,
             scale=_scale(kv, scale),
             group=group,
-            window=window or 0,
+            window=_window(window),
             split_tokens=split_tokens or 0,
             q_token=q_token,
             table_stride=stride,
@@ -424,7 +424,14 @@ class AttentionKernels(KernelCalls):
             out = kv.xp.empty(shape, dtype=q.dtype)
         elif not check_array(kv.xp, "out", out, shape, (q.dtype.name,)).flags.c_contiguous:
             raise RequestError("out", "is not contiguous")
+        elif address_of(out) % 16:
+            raise RequestError("out", "is not aligned to 16 bytes")
         return out, kv.xp.empty(shape[:2], dtype=np.float32) if return_lse else None
+
+
+def _window(window: int | None) -> int:
+    """0 where there is none; no row is as long as the largest, whatever was meant by more."""
+    return 0 if window is None else min(int(window), 2**31 - 1)
 
 
 def _scale(kv: PagedKV, scale: float | None) -> float:

@@ -109,6 +109,18 @@ def test_a_window_splits_what_it_shows():
     assert shown.grid[2] < whole.grid[2]
 
 
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**32 + 5, np.int64(2**32 + 5), 2**63])
+def test_a_window_of_more_than_any_row_has_shows_all_of_it(window):
+    """Engines that have no window pass the largest number they know."""
+    attention = KernelBackend(Recorder(resident=264))
+    found = decoded(attention, memory(), queries=1, width=256, window=window)[0]
+    assert found.args.window == 2**31 - 1
+    assert found.grid == decoded(attention, memory(), queries=1, width=256)[0].grid
+    q, starts = np.zeros((3, 2, 64), np.float16), np.array([0, 3], np.int32)
+    attention.prefill(memory(), 0, q, starts, *tables_of(1, 4), window=window)
+    assert attention.launcher.launches[-1].args.window == 2**31 - 1
+
+
 @pytest.mark.parametrize("queries", [1, 7, 400])
 def test_a_fixed_split_does_not_see_the_batch(queries):
     attention = KernelBackend(Recorder(), split_tokens=512)
@@ -591,6 +603,7 @@ def test_memory_of_another_module_is_named(monkeypatch):
         ("out", {"out": np.zeros((2, 2, 64), np.float32)}),
         ("out", {"out": np.zeros((2, 2, 80), np.float16)}),
         ("out", {"out": np.zeros((2, 2, 128), np.float16)[..., ::2]}),
+        ("out", {"out": np.zeros(2 * 2 * 64 + 1, np.float16)[1:].reshape(2, 2, 64)}),
         ("block_tables", {"block_tables": np.zeros((2, 4), np.int64)}),
         ("seq_lens", {"seq_lens": np.zeros(3, np.int32)}),
     ],
