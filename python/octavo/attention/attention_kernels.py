@@ -413,6 +413,7 @@ class AttentionKernels(KernelCalls):
             lens=sees,
             query_start=self.dense("query_start", starts),
             seq_lens=lens,
+            num_queries=count,
         )
         return rows, sees
 

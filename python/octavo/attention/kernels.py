@@ -151,7 +151,11 @@ def slots_from_tables() -> Kernel:
 
 def expand_queries() -> Kernel:
     """Of each query its row and what it sees of it."""
-    params = (*_writes("int32", "rows", "lens"), *_reads("int32", "query_start", "seq_lens"))
+    params = (
+        *_writes("int32", "rows", "lens"),
+        *_reads("int32", "query_start", "seq_lens"),
+        ("num_queries", "int32"),
+    )
     return _kernel("tables.cu", "expand_queries", (), (), params, threads=128)
 
 

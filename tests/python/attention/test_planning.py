@@ -156,6 +156,7 @@ def test_prefill_in_float32_is_a_decode_of_every_query():
     attention.prefill(memory("float32"), 0, q, starts, *tables_of(2, 3, 4))
     expand, decode = attention.launcher.launches
     assert (expand.kernel, expand.grid) == (kernels.expand_queries(), (2, 1, 1))
+    assert expand.args.num_queries == 5
     assert decode.kernel.source == "decode_cores.cu"
     assert decode.grid == (5, 2, 1)
     assert decode.args.rows is expand.args.rows
