@@ -10,7 +10,7 @@ import numpy as np
 from octavo.attention import kernels
 from octavo.attention.arrays import Array, address_of, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
-from octavo.attention.dtypes import FP8
+from octavo.attention.dtypes import FP8, name_of
 from octavo.attention.kernel_calls import KernelCalls, pair_of
 from octavo.attention.splits import LEAST_SPLIT, MOST_WAVES, plan_splits
 from octavo.attention.workspace import Workspace
@@ -50,7 +50,8 @@ class AttentionKernels(KernelCalls):
         self._split_tokens = split_tokens
         self._decode_on = decode_on
         self._workspace = Workspace(launcher)
-        self._resident: dict[Kernel, int] = {}
+        # By name: hashing a kernel with all of its parameters takes longer.
+        self._resident: dict[str, int] = {}
 
     @overload
     def decode(
@@ -223,7 +224,7 @@ class AttentionKernels(KernelCalls):
     def merge_states(self, out: Array, lse: Array) -> tuple[Array, Array]:
         """One attention result from those over parts of the context."""
         xp = check_states(out, lse)
-        dtype = out.dtype.name
+        dtype = name_of(out.dtype)
         if dtype not in dict(kernels.PAIRS) or lse.dtype.name != "float32":
             raise RequestError("out", f"is {dtype} with {lse.dtype}: kernels take no float64")
         merged = xp.empty(out.shape[1:], dtype=out.dtype)
@@ -357,7 +358,7 @@ class AttentionKernels(KernelCalls):
         self.launch(kernel, grid, shared, q=q, out=out, lse=lse, **parts, **values)
         if splits > 1:
             self.launch(
-                kernels.merge_states(out.dtype.name, "float32"),
+                kernels.merge_states(name_of(out.dtype), "float32"),
                 (queries * heads, 1, 1),
                 out=out,
                 lse=lse,
@@ -393,9 +394,9 @@ class AttentionKernels(KernelCalls):
 
     def _room(self, kernel: Kernel) -> int:
         """Thread blocks that the device runs at once."""
-        if kernel not in self._resident:
-            self._resident[kernel] = self.launcher.resident_blocks(kernel)
-        return self._resident[kernel]
+        if kernel.name not in self._resident:
+            self._resident[kernel.name] = self.launcher.resident_blocks(kernel)
+        return self._resident[kernel.name]
 
     @staticmethod
     def _longest(kv: PagedKV, tables: Array, window: int | None) -> int:
@@ -423,7 +424,7 @@ class AttentionKernels(KernelCalls):
         shape = (*q.shape[:2], kv.spec.v_dim)
         if out is None:
             out = kv.xp.empty(shape, dtype=q.dtype)
-        elif not check_array(kv.xp, "out", out, shape, (q.dtype.name,)).flags.c_contiguous:
+        elif not check_array(kv.xp, "out", out, shape, (name_of(q.dtype),)).flags.c_contiguous:
             raise RequestError("out", "is not contiguous")
         elif address_of(out) % 16:
             raise RequestError("out", "is not aligned to 16 bytes")

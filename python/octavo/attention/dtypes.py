@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from octavo._optional import require_ml_dtypes
 
-__all__ = ["DTYPES", "FP8", "MODEL_DTYPES", "memory_dtype", "numpy_dtype"]
+__all__ = ["DTYPES", "FP8", "MODEL_DTYPES", "memory_dtype", "name_of", "numpy_dtype"]
 
 # Bytes of an element.
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1}
@@ -39,6 +40,17 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
         found = name
     dtype: np.dtype[np.generic] = np.dtype(found)
     return dtype
+
+
+@cache
+def name_of(dtype: np.dtype[np.generic]) -> str:
+    """NumPy's name for it, which NumPy puts together anew each time: longer than a launch takes.
+
+    Example:
+        >>> name_of(np.dtype(np.float16))
+        'float16'
+    """
+    return str(cast("Any", dtype).name)
 
 
 def memory_dtype(name: str, xp: ModuleType) -> np.dtype[np.generic]:

@@ -14,6 +14,7 @@ from octavo.attention.checks import (
     check_table_shapes,
     check_tables,
 )
+from octavo.attention.dtypes import name_of
 from octavo.attention.launch import Kernel, Launcher, arguments
 from octavo.attention.memory import KernelMemory
 from octavo.errors import RequestError, StateError
@@ -145,7 +146,7 @@ class KernelCalls:
 
 def pair_of(array: Array, kv: PagedKV, name: str) -> tuple[str, str]:
     """The model's dtype and the memory's, where kernels take both."""
-    pair = (array.dtype.name, kv.spec.dtype)
+    pair = (name_of(array.dtype), kv.spec.dtype)
     if pair not in kernels.PAIRS:
         raise RequestError(name, f"no kernel takes {pair[0]} over {pair[1]}")
     return pair

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import weakref
 
 import ml_dtypes
@@ -358,6 +359,23 @@ def test_tables_may_be_columns_of_larger_ones():
     assert turned.table_stride == 4
     assert turned.block_tables.flags.c_contiguous
     assert strided.lens.flags.c_contiguous
+
+
+def test_what_a_step_repeats_is_not_worked_out_anew():
+    """A step asks for the same in each of its layers, and the device waits for the answer."""
+    attention, kv = KernelBackend(Recorder(resident=1056)), memory()
+    q, tables = np.zeros((8, 8, 64), np.float16), tables_of(8, 8192)
+    out = np.zeros_like(q)
+    attention.decode(kv, 0, q, *tables, out=out)
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+    try:
+        attention.decode(kv, 1, q, *tables, out=out)
+    finally:
+        sys.setprofile(None)
+    assert attention.launcher.launches[-1].kernel is attention.launcher.launches[1].kernel
+    # Two launches, of 40 arguments together. A dtype's name alone is ten calls of NumPy's.
+    assert len(called) < 250, f"{len(called)} calls"
 
 
 # --- graphs ---------------------------------------------------------------------------------------
