@@ -30,14 +30,15 @@ def test_prefill_is_causal_attention(backend, case):
     check_prefill(backend, memory, case.pair[0], case.group, counts, tensor=tensor)
 
 
+@pytest.mark.parametrize("window", [None, 2**31 - 1])
 @pytest.mark.parametrize("pair", kernels.PAIRS)
-def test_queries_of_rows_without_tokens_get_nothing(backend, pair):
+def test_queries_of_rows_without_tokens_get_nothing(backend, pair, window):
     """Padding has queries, and no tokens."""
     memory = filled([0, 5, 0], pair, 64, 4, "NHD")
     starts = np.array([0, 3, 5, 9], np.int32)
     q = memory.queries(9, 4, DTYPES[pair[0]])
     args = (memory.kv, 1, q, starts, memory.block_tables, memory.seq_lens)
-    out, lse = backend.prefill(*args, return_lse=True)
+    out, lse = backend.prefill(*args, window=window, return_lse=True)
     assert not out[:3].any()
     assert not out[5:].any()
     assert np.isneginf(lse[:3]).all()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 import sys
-from functools import cache
 from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-__all__ = ["Array", "address_of", "device_of", "module_of", "name_of", "to_host", "whole_number"]
+__all__ = ["Array", "address_of", "device_of", "module_of", "sent", "to_host", "whole_number"]
 
 # An array of NumPy, or of CuPy where the memory is a GPU's. `PagedKV.xp` says which when it runs;
 # the two have no type in common, so a type checker is told nothing.
@@ -28,21 +27,6 @@ def module_of(array: object) -> ModuleType:
     return sys.modules["cupy"] if is_cupy else np
 
 
-@cache
-def name_of(dtype: np.dtype[np.generic]) -> str:
-    """The dtype's name; of one in the other byte order, something that is no name.
-
-    Kept, since NumPy puts a name together whenever it is asked for: microseconds, many a launch.
-
-    Example:
-        >>> name_of(np.dtype("f2")), name_of(np.dtype(">f2"))
-        ('float16', '>f2')
-    """
-    found: Any = dtype
-    name: str = found.name if found.isnative else found.str
-    return name
-
-
 def address_of(array: Array) -> int:
     """Where the first element lies, on the device or the host."""
     # Not by the array interfaces: they know no bfloat16.
@@ -52,6 +36,16 @@ def address_of(array: Array) -> int:
 def device_of(array: Array) -> int | None:
     """The number of the device that it lies on; None for the host."""
     return None if module_of(array) is np else int(array.data.device_id)
+
+
+def sent(xp: ModuleType, array: Array) -> Array:
+    """A NumPy array as one of `xp`, there when this returns, whichever stream looks at it.
+
+    Example:
+        >>> sent(np, np.arange(2)).tolist()
+        [0, 1]
+    """
+    return array if xp is np else xp.asarray(array, blocking=True)
 
 
 def to_host(array: Array) -> Array:

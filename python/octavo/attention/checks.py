@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from octavo.attention.arrays import Array, module_of, name_of, to_host, whole_number
-from octavo.attention.dtypes import MODEL_DTYPES
+from octavo.attention.arrays import Array, module_of, to_host, whole_number
+from octavo.attention.dtypes import MODEL_DTYPES, name_of
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from octavo._optional import require_ml_dtypes
 
-__all__ = ["DTYPES", "FP8", "MODEL_DTYPES", "memory_dtype", "numpy_dtype"]
+__all__ = ["DTYPES", "FP8", "MODEL_DTYPES", "memory_dtype", "name_of", "numpy_dtype"]
 
 # Bytes of an element.
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1}
@@ -39,6 +40,21 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
         found = name
     dtype: np.dtype[np.generic] = np.dtype(found)
     return dtype
+
+
+@cache
+def name_of(dtype: np.dtype[np.generic]) -> str:
+    """The dtype's name; of one in the other byte order, something that is no name.
+
+    Kept, since NumPy puts a name together whenever it is asked for: microseconds, many a launch.
+
+    Example:
+        >>> name_of(np.dtype("f2")), name_of(np.dtype(">f2"))
+        ('float16', '>f2')
+    """
+    found: Any = dtype
+    name: str = found.name if found.isnative else found.str
+    return name
 
 
 def memory_dtype(name: str, xp: ModuleType) -> np.dtype[np.generic]:

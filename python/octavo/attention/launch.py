@@ -14,8 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from octavo.attention.arrays import name_of
-from octavo.attention.dtypes import FP8
+from octavo.attention.dtypes import FP8, name_of
 from octavo.errors import RequestError
 
 __all__ = ["Kernel", "Launcher", "arguments", "check_arguments"]
@@ -123,9 +122,7 @@ def arguments(kernel: Kernel, values: Mapping[str, object]) -> list[object]:
 def _scalar(kind: str, value: object) -> np.generic:
     if kind not in _SCALARS:
         raise _unknown(kind)
-    make: Any = _SCALARS[kind]
-    number: np.generic = make(value)
-    return number
+    return cast("Any", _SCALARS[kind])(value)
 
 
 def check_arguments(xp: ModuleType, kernel: Kernel, args: Sequence[object]) -> None:
@@ -178,12 +175,10 @@ def _wrong_scalar(kind: str, value: Any) -> str | None:
     """What is wrong with a value for a scalar, in words."""
     if kind not in _SCALARS:
         raise _unknown(kind)
-    if type(value) is _SCALARS[kind]:
+    if isinstance(value, _SCALARS[kind]):
         return None
-    if not isinstance(value, np.generic):
-        return f"a {type(value).__name__}"
-    dtype = str(cast("Any", value).dtype)
-    return None if dtype == kind else f"a scalar of {dtype}"
+    is_scalar = isinstance(value, np.generic)
+    return f"a scalar of {cast('Any', value).dtype}" if is_scalar else f"a {type(value).__name__}"
 
 
 def _unknown(kind: str) -> RequestError:

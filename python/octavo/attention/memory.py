@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.attention.arrays import Array, address_of, device_of
+from octavo.attention.arrays import Array, address_of, device_of, sent
 from octavo.attention.dtypes import FP8
 from octavo.attention.kernels import HEAD_DIMS, PAIRS
 from octavo.errors import RequestError
@@ -24,9 +24,11 @@ _KV_DTYPES = tuple(dict.fromkeys(kv for _, kv in PAIRS))
 class KernelMemory:
     """A `PagedKV` as kernels take it.
 
-    It holds addresses and not the memory, which a back end would then keep for ever.
+    It holds the memory's arrays and not the memory: a back end keeps one for as long as the memory
+    lives, and must not be why it lives.
 
     Attributes:
+        spec: The memory's shape.
         strides: For each layer the elements between blocks, slots and heads of keys and of values,
             by the names of the kernels' parameters.
         planes: int64[2 x layers, 5] on the device: keys before values of each layer, the address
@@ -47,29 +49,31 @@ class KernelMemory:
             if dim not in HEAD_DIMS:
                 dims = ", ".join(map(str, HEAD_DIMS))
                 raise RequestError("kv", f"{name} is {dim}; kernels take {dims}")
+        self.spec = spec
+        self._pages = [kv.pages(layer) for layer in range(spec.num_layers)]
         self.strides: list[dict[str, int]] = []
         rows = list[list[int]]()
-        for layer in range(spec.num_layers):
+        for layer, planes in enumerate(self._pages):
             strides = dict[str, int]()
-            for plane, pages in zip("kv", kv.pages(layer), strict=True):
+            for plane, pages in zip("kv", planes, strict=True):
                 block, slot, head = _row_strides(layer, plane, pages)
                 size = pages.dtype.itemsize
                 rows.append([address_of(pages), block, slot, head, pages.shape[3] * size])
                 names = (f"{plane}_block", f"{plane}_slot", f"{plane}_head")
                 strides |= zip(names, (block // size, slot // size, head // size), strict=True)
             self.strides.append(strides)
-        self.planes: Array = kv.xp.asarray(np.array(rows, dtype=np.int64))
+        self.planes: Array = sent(kv.xp, np.array(rows, dtype=np.int64))
         _check_device(kv, device_of(self.planes))
         self.k_scale = _scales(kv, spec.k_scale)
         self.v_scale = _scales(kv, spec.v_scale)
 
-    def pages(self, kv: PagedKV, layer: int) -> dict[str, object]:
-        """What every kernel on one layer of this memory is given, by the names of parameters."""
-        keys, values = kv.pages(layer)
+    def pages(self, layer: int) -> dict[str, object]:
+        """What every kernel on one layer is given, by the names of its parameters."""
+        keys, values = self._pages[layer]
         named: dict[str, object] = {
             "keys": keys,
             "values": values,
-            "block_size": kv.spec.block_size,
+            "block_size": self.spec.block_size,
         }
         return named | {"k_scale": self.k_scale, "v_scale": self.v_scale} | self.strides[layer]
 
@@ -99,4 +103,4 @@ def _scales(kv: PagedKV, scale: object) -> Array | None:
     if kv.spec.dtype != FP8:
         return None
     each = np.broadcast_to(np.asarray(scale, dtype=np.float32), (kv.spec.num_kv_heads,))
-    return kv.xp.asarray(np.ascontiguousarray(each))
+    return sent(kv.xp, np.ascontiguousarray(each))

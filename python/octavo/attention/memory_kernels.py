@@ -11,8 +11,7 @@ from octavo.attention import kernels, swap
 from octavo.attention.checks import check_append, check_copies
 from octavo.attention.dtypes import FP8
 from octavo.attention.gpu_swap import StagedRows
-from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
-from octavo.errors import StateError
+from octavo.attention.kernel_calls import KernelCalls, pair_of
 
 if TYPE_CHECKING:
     from octavo.attention.arrays import Array
@@ -35,14 +34,14 @@ class MemoryKernels(KernelCalls):
         memory = self.memory(kv)
         check_append(kv, layer, k, v, slot_mapping, values=self.debug)
         kernel = kernels.append(*pair_of(k, kv, "k"))
-        (k, k_token), (v, v_token) = rows_of_tokens(kv.xp, k), rows_of_tokens(kv.xp, v)
+        (k, k_token), (v, v_token) = self.rows_of_tokens("k", k), self.rows_of_tokens("v", v)
         self.launch(
             kernel,
             (len(slot_mapping), 1, 1),
-            memory.pages(kv, layer),
+            memory.pages(layer),
             k=k,
             v=v,
-            slot_mapping=dense(kv.xp, slot_mapping),
+            slot_mapping=self.dense("slot_mapping", slot_mapping),
             heads=kv.spec.num_kv_heads,
             k_dim=kv.spec.head_dim,
             v_dim=kv.spec.v_dim,
@@ -56,6 +55,7 @@ class MemoryKernels(KernelCalls):
         """The keys and values of rows, one token after the other; waits for their number."""
         memory, xp, spec = self.memory(kv), kv.xp, kv.spec
         kv.k(layer)
+        self.outside_graphs("the number of tokens is waited for: gather")
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         width = tables.shape[1]
         starts = xp.zeros(len(lens) + 1, dtype=np.int64)
@@ -67,7 +67,7 @@ class MemoryKernels(KernelCalls):
         self.launch(
             kernels.gather(spec.dtype),
             (len(lens) * width, 1, 1),
-            memory.pages(kv, layer),
+            memory.pages(layer),
             k=k,
             v=v,
             block_tables=tables,
@@ -89,7 +89,7 @@ class MemoryKernels(KernelCalls):
             kernels.copy_blocks(),
             (len(copies), len(memory.planes), 1),
             planes=memory.planes,
-            copies=dense(kv.xp, copies),
+            copies=self.dense("copies", copies),
             heads=kv.spec.num_kv_heads,
         )
 
@@ -105,8 +105,7 @@ class MemoryKernels(KernelCalls):
 
     def _rows(self) -> swap.Rows:
         """How rows are copied: those of one back end share their staging."""
-        if self.launcher.is_capturing:
-            raise StateError("a graph is captured, and a swap waits for the host: swap outside")
+        self.outside_graphs("a swap waits for the host: swap")
         if self._copies is None:
             xp = self.launcher.xp
             self._copies = swap.PlainRows() if xp is np else StagedRows(xp)
@@ -115,6 +114,7 @@ class MemoryKernels(KernelCalls):
     def poison(self, kv: PagedKV, block_tables: Array, seq_lens: Array) -> None:
         """Writes NaN to every slot of all layers that these rows do not own."""
         memory = self.memory(kv)
+        self.outside_graphs("which slots are used is noted in memory that goes: poison")
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         width = tables.shape[1]
         used = kv.xp.zeros(kv.spec.num_slots, dtype=np.uint8)
@@ -128,14 +128,14 @@ class MemoryKernels(KernelCalls):
             width=width,
             table_stride=stride,
         )
-        self._poison(kv, memory, used)
+        self._poison(memory, used)
 
     def poison_all(self, kv: PagedKV) -> None:
         """Writes NaN to every slot of all layers."""
-        self._poison(kv, self.memory(kv), None)
+        self._poison(self.memory(kv), None)
 
-    def _poison(self, kv: PagedKV, memory: KernelMemory, used: Array | None) -> None:
-        spec = kv.spec
+    def _poison(self, memory: KernelMemory, used: Array | None) -> None:
+        spec = memory.spec
         self.launch(
             kernels.poison(),
             (spec.num_blocks, len(memory.planes), 1),

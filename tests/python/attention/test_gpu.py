@@ -7,6 +7,7 @@ import pytest
 
 from octavo import _optional
 from octavo.attention import KVSpec, PagedKV, gpu, kernels, reference
+from octavo.attention.arrays import address_of
 from octavo.attention.dtypes import numpy_dtype
 from octavo.attention.launch import Kernel
 from octavo.errors import MissingDependencyError, RequestError, StateError
@@ -246,6 +247,18 @@ def test_after_prepare_a_step_can_be_captured(cupy, monkeypatch, dtype, stored):
     assert len(cupy.world.compiled) == compiled
     assert {launch.stream for launch in cupy.world.launches} == {stream}
     assert len(cupy.world.launches) >= 3
+
+
+def test_what_is_known_of_a_memory_is_there_for_every_stream(cupy):
+    """Prepared in one stream, used in another: nothing makes that one wait for the first."""
+    spec = KVSpec(1, 64, 16, 2, 64, dtype="float8_e4m3", k_scale=[0.5, 2.0], v_scale=0.25)
+    kv, attention = PagedKV(spec, xp=cupy), gpu.backend()
+    attention.prepare(kv, dtype="float16", num_q_heads=2, max_queries=1, max_blocks=1)
+    known = attention.memory(kv)
+    # As the device's memory is, with no stream waited for.
+    assert known.k_scale.host.tolist() == [0.5, 2.0]
+    assert known.v_scale.host.tolist() == [0.25, 0.25]
+    assert known.planes.host[:, 0].tolist() == [address_of(kv.k(0)), address_of(kv.v(0))]
 
 
 # --- what is not there ----------------------------------------------------------------------------

@@ -47,7 +47,8 @@ class Pair:
             yield self.host.v(layer), self.far.v(layer)
 
     def ids(self, *blocks):
-        return self.cupy.asarray(np.array(blocks, np.int32))
+        # There at once: where a wait is missing, a row's bytes shall be wrong, not its number.
+        return self.cupy.asarray(np.array(blocks, np.int32), blocking=True)
 
     def expected(self, *blocks):
         rows = np.zeros((len(blocks), self.spec.bytes_per_block), np.uint8)

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import weakref
 
 import ml_dtypes
@@ -109,6 +110,18 @@ def test_a_window_splits_what_it_shows():
     assert shown.grid[2] < whole.grid[2]
 
 
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**32 + 5, np.int64(2**32 + 5), 2**63])
+def test_a_window_of_more_than_any_row_has_shows_all_of_it(window):
+    """Engines that have no window pass the largest number they know."""
+    attention = KernelBackend(Recorder(resident=264))
+    found = decoded(attention, memory(), queries=1, width=256, window=window)[0]
+    assert found.args.window == 2**31 - 1
+    assert found.grid == decoded(attention, memory(), queries=1, width=256)[0].grid
+    q, starts = np.zeros((3, 2, 64), np.float16), np.array([0, 3], np.int32)
+    attention.prefill(memory(), 0, q, starts, *tables_of(1, 4), window=window)
+    assert attention.launcher.launches[-1].args.window == 2**31 - 1
+
+
 @pytest.mark.parametrize("queries", [1, 7, 400])
 def test_a_fixed_split_does_not_see_the_batch(queries):
     attention = KernelBackend(Recorder(), split_tokens=512)
@@ -144,6 +157,7 @@ def test_prefill_in_float32_is_a_decode_of_every_query():
     attention.prefill(memory("float32"), 0, q, starts, *tables_of(2, 3, 4))
     expand, decode = attention.launcher.launches
     assert (expand.kernel, expand.grid) == (kernels.expand_queries(), (2, 1, 1))
+    assert expand.args.num_queries == 5
     assert decode.kernel.source == "decode_cores.cu"
     assert decode.grid == (5, 2, 1)
     assert decode.args.rows is expand.args.rows
@@ -259,6 +273,20 @@ def test_planes_say_where_all_layers_lie():
         assert plane[1:].tolist() == [block, slot, head, element * array.shape[3]]
 
 
+@pytest.mark.parametrize("dtype", ["float16", FP8])
+def test_a_memory_that_nobody_has_any_more_is_freed(dtype):
+    """A back end outlives memories of many gigabytes: that it knows one is no reason to stay."""
+    attention, kv = KernelBackend(Recorder()), memory(dtype)
+    attention.prepare(kv, dtype="float16", num_q_heads=2, max_queries=1, max_blocks=1)
+    decoded(attention, kv)
+    attention.launcher.launches.clear()
+    gone, buffer = weakref.ref(kv), weakref.ref(kv.buffer)
+    del kv
+    gc.collect()
+    assert gone() is None
+    assert buffer() is None
+
+
 def test_an_axis_of_one_has_no_stride():
     """NumPy gives such an axis any stride: it must not be what alignment fails on."""
     whole = np.zeros((8, 2, 16, 1, 64), np.float16)
@@ -333,6 +361,23 @@ def test_tables_may_be_columns_of_larger_ones():
     assert strided.lens.flags.c_contiguous
 
 
+def test_what_a_step_repeats_is_not_worked_out_anew():
+    """A step asks for the same in each of its layers, and the device waits for the answer."""
+    attention, kv = KernelBackend(Recorder(resident=1056)), memory()
+    q, tables = np.zeros((8, 8, 64), np.float16), tables_of(8, 8192)
+    out = np.zeros_like(q)
+    attention.decode(kv, 0, q, *tables, out=out)
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+    try:
+        attention.decode(kv, 1, q, *tables, out=out)
+    finally:
+        sys.setprofile(None)
+    assert attention.launcher.launches[-1].kernel is attention.launcher.launches[1].kernel
+    # Two launches, of 40 arguments together. A dtype's name alone is ten calls of NumPy's.
+    assert len(called) < 250, f"{len(called)} calls"
+
+
 # --- graphs ---------------------------------------------------------------------------------------
 
 
@@ -348,6 +393,7 @@ def test_a_workspace_that_is_missing_names_its_bytes():
     attention = KernelBackend(Recorder(resident=264))
     kv, q = memory(), np.zeros((1, 2, 64), np.float16)
     tables = tables_of(1, 256)
+    attention.memory(kv)
     pair = ("float16", "float16")
     for kernel in (
         kernels.decode_cores(*pair, 64, 64, 1),
@@ -392,12 +438,92 @@ def test_after_prepare_nothing_is_missing(data):
 def test_a_fixed_size_of_parts_takes_room_for_as_many_decodes_as_there_may_be():
     attention = KernelBackend(Recorder(resident=1), split_tokens=16)
     sizes = {"dtype": "float16", "num_q_heads": 2, "max_queries": 50, "max_blocks": 800}
-    attention.prepare(memory(), **sizes, max_decodes=3)
-    q, out = np.zeros((4, 2, 64), np.float16), np.zeros((4, 2, 64), np.float16)
     kv = memory()
+    attention.prepare(kv, **sizes, max_decodes=3)
+    q, out = np.zeros((4, 2, 64), np.float16), np.zeros((4, 2, 64), np.float16)
     captured(attention, lambda: attention.decode(kv, 0, q[:3], *tables_of(3, 800), out=out[:3]))
     with pytest.raises(StateError, match="workspace"):
         captured(attention, lambda: attention.decode(kv, 0, q, *tables_of(4, 800), out=out))
+
+
+def apart(array):
+    """The same with a gap after each element of the last axis."""
+    return np.repeat(array, 2, axis=-1)[..., ::2]
+
+
+@pytest.mark.parametrize(
+    "apart_from", ["q", "k", "v", "slots", "starts", "tables", "lens", "copies", "parts", "logs"]
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_graph_takes_nothing_that_is_copied(dtype, apart_from):
+    """The copy is freed once the call returns; each replay would write to where it lay."""
+    attention, kv = KernelBackend(Recorder()), memory(dtype)
+    attention.prepare(kv, dtype=dtype, num_q_heads=2, max_queries=3, max_blocks=4)
+    for kernel in (kernels.copy_blocks(), kernels.merge_states(dtype, dtype)):
+        attention.launcher.prepare(kernel)
+    q = np.zeros((3, 2, 64), DTYPES[dtype])
+    tables, lens = tables_of(3, 4)
+    given_ = {
+        "q": q, "k": q, "v": q, "slots": np.arange(3), "starts": np.arange(4, dtype=np.int32),
+        "tables": tables, "lens": lens, "copies": np.zeros((1, 3), np.int32),
+        "parts": np.zeros((2, 3, 2, 64), DTYPES[dtype]), "logs": np.zeros((2, 3, 2), np.float32),
+    }  # fmt: skip
+
+    def step(*, q, k, v, slots, starts, tables, lens, copies, parts, logs):
+        attention.append(kv, 0, k, v, slots)
+        attention.decode(kv, 0, q, tables, lens, out=np.zeros_like(q))
+        attention.prefill(kv, 0, q, starts, tables, lens, out=np.zeros_like(q))
+        attention.copy_blocks(kv, copies)
+        attention.merge_states(parts, logs)
+
+    captured(attention, lambda: step(**given_))
+    given_[apart_from] = apart(given_[apart_from])
+    with pytest.raises(StateError, match=r"a graph is captured and .* would be copied"):
+        captured(attention, lambda: step(**given_))
+    step(**given_)
+
+
+def test_a_graph_takes_no_memory_that_is_new():
+    attention = KernelBackend(Recorder())
+    sizes = {"dtype": "float16", "num_q_heads": 2, "max_queries": 1, "max_blocks": 4}
+    attention.prepare(memory(), **sizes)
+    other, q = memory(), np.zeros((1, 2, 64), np.float16)
+    with pytest.raises(StateError, match="nothing is known of this memory yet: call prepare"):
+        captured(attention, lambda: attention.decode(other, 0, q, *tables_of(1, 4), out=q.copy()))
+    attention.prepare(other, **sizes)
+    captured(attention, lambda: attention.decode(other, 0, q, *tables_of(1, 4), out=q.copy()))
+
+
+def test_a_graph_takes_nothing_that_waits_for_the_device():
+    attention, kv = KernelBackend(Recorder()), memory()
+    tables, none = tables_of(1, 4), np.zeros(1, np.int32)
+    attention.memory(kv)
+    for call in (
+        lambda: attention.gather(kv, 0, *tables),
+        lambda: attention.poison(kv, *tables),
+        lambda: attention.tables_to_csr(*tables, 16),
+        lambda: attention.slots_from_tables(*tables, 16),
+        lambda: attention.csr_to_tables(none, none[:0], none[:0], 16),
+    ):
+        with pytest.raises(StateError, match=r"a graph is captured, and .* outside"):
+            captured(attention, call)
+        call()
+
+
+def test_what_a_graph_was_given_stays_when_the_workspace_grows():
+    """Its replays write there: it must not become another array's."""
+    attention, kv = KernelBackend(Recorder(resident=264)), memory()
+    attention.prepare(kv, dtype="float16", num_q_heads=2, max_queries=1, max_blocks=64)
+    q = np.zeros((1, 2, 64), np.float16)
+    captured(attention, lambda: attention.decode(kv, 0, q, *tables_of(1, 64), out=q.copy()))
+    part = attention.launcher.launches[0].args.part_out
+    given_ = weakref.ref(part.base)
+    attention.launcher.launches.clear()
+    del part
+    attention.decode(kv, 0, q, *tables_of(1, 4096))
+    assert attention.launcher.launches[0].args.part_out.base is not given_()
+    gc.collect()
+    assert given_() is not None
 
 
 def test_prepare_of_what_no_kernel_takes_is_named():
@@ -508,6 +634,7 @@ def test_memory_of_another_module_is_named(monkeypatch):
         ("out", {"out": np.zeros((2, 2, 64), np.float32)}),
         ("out", {"out": np.zeros((2, 2, 80), np.float16)}),
         ("out", {"out": np.zeros((2, 2, 128), np.float16)[..., ::2]}),
+        ("out", {"out": np.zeros(2 * 2 * 64 + 1, np.float16)[1:].reshape(2, 2, 64)}),
         ("block_tables", {"block_tables": np.zeros((2, 4), np.int64)}),
         ("seq_lens", {"seq_lens": np.zeros(3, np.int32)}),
     ],

@@ -261,11 +261,16 @@ class FakeCupy(ModuleType):
         self.cuda = make_cuda(world)
         self.RawModule = lambda **options: RawModule(world, **options)
 
-    def asarray(self, value, dtype=None):
+    def asarray(self, value, dtype=None, *, blocking=False):
         if isinstance(value, ndarray):
             return value if dtype is None or value.dtype == dtype else value.astype(dtype)
         # The host's array may change as soon as this returns.
-        return ndarray(self.world, np.array(value, dtype=dtype, order="C"))
+        given = np.array(value, dtype=dtype, order="C")
+        if blocking:
+            return ndarray(self.world, given)
+        array = self.empty(given.shape, given.dtype)
+        self.world.stream().put(lambda: array.host.__setitem__(..., given))
+        return array
 
     def array(self, value, dtype=None, order="K"):
         if isinstance(value, ndarray):
