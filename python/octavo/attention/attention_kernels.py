@@ -25,6 +25,8 @@ __all__ = ["AttentionKernels"]
 _LOG2_E = 1 / math.log(2)
 # Thread blocks of a grid along its third axis.
 _MOST_SPLITS = 65_535
+# float32's largest number, less than log2(e) times: what kernels make of a scale is finite.
+_LARGEST_SCALE = 2.0**127
 # Query heads of a KV head from which tensor cores pay.
 _TENSOR_GROUP = 5
 
@@ -66,6 +68,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: Literal[False] = False,
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> Array: ...
     @overload
     def decode(
@@ -80,6 +83,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: Literal[True],
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> tuple[Array, Array]: ...
     def decode(
         self,
@@ -93,6 +97,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: bool = False,
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> Array | tuple[Array, Array]:
         """Attention of one query a row, over all of the row.
 
@@ -107,6 +112,7 @@ class AttentionKernels(KernelCalls):
             return_lse: Whether the log-sum-exp is wanted.
             out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous
                 and aligned to 16 bytes: a graph needs one that stays. By default a new array.
+            lse: Where the log-sum-exp goes that `return_lse` asks for, float32[B, num_q_heads].
 
         Returns:
             As in the reference.
@@ -117,7 +123,7 @@ class AttentionKernels(KernelCalls):
         self.memory(kv)
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         check_attention(kv, layer, q, len(lens), scale, window)
-        out, lse = self._outputs(kv, q, out, return_lse=return_lse)
+        out, lse = self._outputs(kv, q, out, lse, return_lse=return_lse)
         self._decode(kv, layer, q, (tables, stride, lens, None), scale, window, out, lse)
         return out if lse is None else (out, lse)
 
@@ -135,6 +141,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: Literal[False] = False,
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> Array: ...
     @overload
     def prefill(
@@ -150,6 +157,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: Literal[True],
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> tuple[Array, Array]: ...
     def prefill(
         self,
@@ -164,6 +172,7 @@ class AttentionKernels(KernelCalls):
         window: int | None = None,
         return_lse: bool = False,
         out: Array | None = None,
+        lse: Array | None = None,
     ) -> Array | tuple[Array, Array]:
         """Causal attention of a run of queries a row, its last tokens, over all of the row.
 
@@ -178,6 +187,7 @@ class AttentionKernels(KernelCalls):
             window: Tokens attended to.
             return_lse: Whether the log-sum-exp is wanted.
             out: As in `decode`.
+            lse: As in `decode`.
 
         Returns:
             As in the reference.
@@ -190,7 +200,7 @@ class AttentionKernels(KernelCalls):
         check_attention(kv, layer, q, None, scale, window)
         self.check_starts(kv.xp, query_start, lens, len(q))
         pair, group = pair_of(q, kv, "q"), q.shape[1] // kv.spec.num_kv_heads
-        out, lse = self._outputs(kv, q, out, return_lse=return_lse)
+        out, lse = self._outputs(kv, q, out, lse, return_lse=return_lse)
         if pair not in kernels.TENSOR_PAIRS:
             rows, sees = self._expanded(query_start, lens, len(q))
             self._decode(kv, layer, q, (tables, stride, sees, rows), scale, window, out, lse)
@@ -221,14 +231,27 @@ class AttentionKernels(KernelCalls):
         )
         return out if lse is None else (out, lse)
 
-    def merge_states(self, out: Array, lse: Array) -> tuple[Array, Array]:
-        """One attention result from those over parts of the context."""
-        xp = check_states(out, lse)
+    def merge_states(
+        self, out: Array, lse: Array, *, into: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array]:
+        """One attention result from those over parts of the context.
+
+        Args:
+            out: As in the reference, like the log-sum-exp.
+            lse: In float32.
+            into: Where output and log-sum-exp go, contiguous and aligned to 16 bytes: a graph needs
+                such that stay. By default new arrays.
+
+        Raises:
+            RequestError: An argument has a wrong dtype or shape.
+        """
+        check_states(out, lse)
         dtype = name_of(out.dtype)
-        if dtype not in dict(kernels.PAIRS) or lse.dtype.name != "float32":
+        if dtype not in dict(kernels.PAIRS) or name_of(lse.dtype) != "float32":
             raise RequestError("out", f"is {dtype} with {lse.dtype}: kernels take no float64")
-        merged = xp.empty(out.shape[1:], dtype=out.dtype)
-        logs = xp.empty(lse.shape[1:], dtype=np.float32)
+        merged, logs = (None, None) if into is None else into
+        merged = self._output("into", merged, out.shape[1:], out.dtype)
+        logs = self._output("into", logs, lse.shape[1:], lse.dtype)
         parts, dim = out.shape[0], out.shape[-1]
         self.launch(
             kernels.merge_states(dtype, dtype),
@@ -279,7 +302,10 @@ class AttentionKernels(KernelCalls):
         pair = (dtype, kv.spec.dtype)
         if pair not in kernels.PAIRS:
             raise RequestError("dtype", f"no kernel takes {dtype} over {kv.spec.dtype}")
-        group = num_q_heads // kv.spec.num_kv_heads
+        heads, kv_heads = whole_number(num_q_heads), kv.spec.num_kv_heads
+        if heads is None or heads < 1 or heads % kv_heads:
+            raise RequestError("num_q_heads", f"{num_q_heads!r} is no multiple of {kv_heads}")
+        group = heads // kv_heads
         decode = self._decode_kernel(pair, kv, group)
         needed = [kernels.append(*pair), decode, kernels.merge_states(dtype, "float32")]
         if pair in kernels.TENSOR_PAIRS:
@@ -419,16 +445,26 @@ class AttentionKernels(KernelCalls):
         return rows, sees
 
     def _outputs(
-        self, kv: PagedKV, q: Array, out: Array | None, *, return_lse: bool
+        self, kv: PagedKV, q: Array, out: Array | None, lse: Array | None, *, return_lse: bool
     ) -> tuple[Array, Array | None]:
         shape = (*q.shape[:2], kv.spec.v_dim)
-        if out is None:
-            out = kv.xp.empty(shape, dtype=q.dtype)
-        elif not check_array(kv.xp, "out", out, shape, (name_of(q.dtype),)).flags.c_contiguous:
-            raise RequestError("out", "is not contiguous")
-        elif address_of(out) % 16:
-            raise RequestError("out", "is not aligned to 16 bytes")
-        return out, kv.xp.empty(shape[:2], dtype=np.float32) if return_lse else None
+        out = self._output("out", out, shape, q.dtype)
+        if not return_lse:
+            return out, None
+        return out, self._output("lse", lse, shape[:2], np.dtype(np.float32))
+
+    def _output(
+        self, name: str, given: Array | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Array:
+        """An array for a result: the one that was given, if it is fit for that, or a new one."""
+        xp = self.launcher.xp
+        if given is None:
+            return xp.empty(shape, dtype=dtype)
+        if not check_array(xp, name, given, shape, (name_of(dtype),)).flags.c_contiguous:
+            raise RequestError(name, "is not contiguous")
+        if address_of(given) % 16:
+            raise RequestError(name, "is not aligned to 16 bytes")
+        return given
 
 
 def _window(window: int | None) -> int:
@@ -437,4 +473,8 @@ def _window(window: int | None) -> int:
 
 
 def _scale(kv: PagedKV, scale: float | None) -> float:
-    return 1 / math.sqrt(kv.spec.head_dim) if scale is None else float(scale)
+    if scale is None:
+        return 1 / math.sqrt(kv.spec.head_dim)
+    if abs(scale) > _LARGEST_SCALE:
+        raise RequestError("scale", f"{scale!r} is beyond float32", limit=_LARGEST_SCALE)
+    return float(scale)

@@ -73,7 +73,7 @@ class KernelCalls:
         xp = self.launcher.xp
         check_table_shapes(tables, lens, xp)
         size = check_block_size(block_size)
-        if self.debug:
+        if self.looks:
             check_tables(tables, lens, size, num_blocks)
         if tables.strides[1] != 4:
             tables = self._copied("block_tables", tables)
@@ -82,7 +82,7 @@ class KernelCalls:
     def check_starts(self, xp: Any, starts: Array, lens: Array, num_queries: int | None) -> None:
         """Where the queries of rows start: int32[B + 1]."""
         check_array(xp, "query_start", starts, (len(lens) + 1,), ("int32",))
-        if self.debug:
+        if self.looks:
             check_queries(starts, lens, num_queries)
 
     def rows_of_tokens(self, name: str, array: Array) -> tuple[Array, int]:
@@ -119,6 +119,17 @@ class KernelCalls:
                 "to 16 bytes"
             )
         return self.launcher.xp.array(array, order="C")
+
+    @property
+    def looks(self) -> bool:
+        """Whether values on the device are looked at, to be checked.
+
+        Raises:
+            StateError: They are, and a graph is captured.
+        """
+        if self.debug:
+            self.outside_graphs("debug looks at values: call this")
+        return self.debug
 
     def outside_graphs(self, what: str) -> None:
         """For what a graph cannot hold.

@@ -32,7 +32,7 @@ class MemoryKernels(KernelCalls):
     def append(self, kv: PagedKV, layer: int, k: Array, v: Array, slot_mapping: Array) -> None:
         """Writes the keys and values of new tokens to their slots; as in the reference."""
         memory = self.memory(kv)
-        check_append(kv, layer, k, v, slot_mapping, values=self.debug)
+        check_append(kv, layer, k, v, slot_mapping, values=self.looks)
         kernel = kernels.append(*pair_of(k, kv, "k"))
         (k, k_token), (v, v_token) = self.rows_of_tokens("k", k), self.rows_of_tokens("v", v)
         self.launch(
@@ -57,7 +57,9 @@ class MemoryKernels(KernelCalls):
         kv.k(layer)
         self.outside_graphs("the number of tokens is waited for: gather")
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
-        width = tables.shape[1]
+        # As far as the longest row reaches: tables may be much wider.
+        longest = int(lens.max()) if len(lens) else 0
+        width = -(-longest // spec.block_size)
         starts = xp.zeros(len(lens) + 1, dtype=np.int64)
         starts[1:] = xp.cumsum(lens)
         total = int(starts[-1])
@@ -84,7 +86,7 @@ class MemoryKernels(KernelCalls):
     def copy_blocks(self, kv: PagedKV, copies: Array) -> None:
         """Copies the first tokens of blocks into others, in all layers at once."""
         memory = self.memory(kv)
-        check_copies(kv, copies, values=self.debug)
+        check_copies(kv, copies, values=self.looks)
         self.launch(
             kernels.copy_blocks(),
             (len(copies), len(memory.planes), 1),

@@ -4,6 +4,7 @@ import gc
 import itertools
 import sys
 import weakref
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -181,7 +182,7 @@ def test_other_grids():
     }
     assert grids == {
         "append": (3, 1, 1),
-        "gather": (3 * 5, 1, 1),
+        "gather": (3 * 1, 1, 1),  # as far as the longest row reaches
         "copy_blocks": (6, 4, 1),
         "mark_used": (3 * 5, 1, 1),
         "poison": (8, 4, 1),
@@ -677,3 +678,62 @@ def test_states_of_float64_are_refused():
             attention.merge_states(*pair)
     with pytest.raises(RequestError, match="kernels take no float64"):
         attention.merge_states(out, lse)
+
+
+# --- results in arrays that stay ------------------------------------------------------------------
+
+
+def test_results_go_where_they_are_wanted():
+    attention = KernelBackend(Recorder(), split_tokens=4096)
+    kv, q, tables = memory(), np.zeros((2, 4, 64), np.float16), tables_of(2, 4)
+    starts = np.arange(3, dtype=np.int32)
+    for call in (attention.decode, partial(attention.prefill, query_start=starts)):
+        out, lse = np.zeros((2, 4, 64), np.float16), np.zeros((2, 4), np.float32)
+        rest = {"block_tables": tables[0], "seq_lens": tables[1], "out": out, "lse": lse}
+        found = call(kv, 0, q, return_lse=True, **rest)
+        assert found[0] is out
+        assert found[1] is lse
+        assert call(kv, 0, q, **rest) is out
+    into = np.zeros((4, 64), np.float16), np.zeros(4, np.float32)
+    parts = np.zeros((2, 4, 64), np.float16), np.zeros((2, 4), np.float32)
+    merged = attention.merge_states(*parts, into=into)
+    assert merged[0] is into[0]
+    assert merged[1] is into[1]
+
+
+def test_a_place_for_results_that_is_none_is_named():
+    attention = KernelBackend(Recorder())
+    kv, q, tables = memory(), np.zeros((2, 4, 64), np.float16), tables_of(2, 4)
+    decode = partial(attention.decode, kv, 0, q, *tables, return_lse=True)
+    bad = [
+        ("lse", np.zeros((2, 4), np.float16)),
+        ("lse", np.zeros((2, 3), np.float32)),
+        ("lse", np.zeros((2, 8), np.float32)[:, ::2]),
+        ("out", np.zeros((2, 4, 64), np.float32)),
+    ]
+    for name, place in bad:
+        with pytest.raises(RequestError) as error:
+            decode(**{name: place})
+        assert error.value.argument == name
+    parts = np.zeros((2, 4, 64), np.float16), np.zeros((2, 4), np.float32)
+    with pytest.raises(RequestError, match="into"):
+        attention.merge_states(*parts, into=(parts[0], parts[1][0]))
+
+
+def test_numbers_that_kernels_cannot_take_are_named():
+    attention = KernelBackend(Recorder())
+    kv, q, tables = memory(), np.zeros((2, 4, 64), np.float16), tables_of(2, 4)
+    with pytest.raises(RequestError, match="scale: 1e\\+39 is beyond float32"):
+        attention.decode(kv, 0, q, *tables, scale=1e39)
+    sizes = {"dtype": "float16", "max_queries": 1, "max_blocks": 1}
+    for heads in (3, 0, -2, 2.0):
+        with pytest.raises(RequestError, match="num_q_heads"):
+            attention.prepare(kv, num_q_heads=heads, **sizes)
+
+
+def test_debug_and_a_graph_exclude_each_other():
+    attention = KernelBackend(Recorder(), debug=True)
+    kv, q, tables = memory(), np.zeros((2, 4, 64), np.float16), tables_of(2, 4)
+    attention.decode(kv, 0, q, *tables, out=np.zeros_like(q))
+    with pytest.raises(StateError, match="debug"):
+        captured(attention, lambda: attention.decode(kv, 0, q, *tables, out=np.zeros_like(q)))

@@ -15,6 +15,8 @@ struct Share {
 };
 __device__ __forceinline__ Share share_of(const int* __restrict__ query_start, int num_rows, int group, int tile_rows,
                                           int lane) {
+  // From the end on: the last tile of a row sees the most tokens, and the longest should not start last.
+  const int tile = (int)(gridDim.x - 1 - blockIdx.x);
   int before = 0;
   for (int base = 0; base < num_rows; base += 32) {
     const int row = base + lane;
@@ -26,11 +28,11 @@ __device__ __forceinline__ Share share_of(const int* __restrict__ query_start, i
       const int earlier = __shfl_up_sync(ALL_LANES, through, o);
       if (lane >= o) through += earlier;
     }
-    const u32 behind = __ballot_sync(ALL_LANES, before + through > (int)blockIdx.x);
+    const u32 behind = __ballot_sync(ALL_LANES, before + through > tile);
     if (behind) {
       const int found = __ffs(behind) - 1;
       const int start = before + __shfl_sync(ALL_LANES, through - tiles, found);
-      return {base + found, ((int)blockIdx.x - start) * tile_rows};
+      return {base + found, (tile - start) * tile_rows};
     }
     before += __shfl_sync(ALL_LANES, through, 31);
   }
@@ -86,23 +88,25 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     const TQ* from = q + (query0 + at / group) * q_token + (i64)(head * group + at % group) * D + chunk * 8;
     copy_async(Q::at(queries, r, chunk), there ? from : q, there);
   }
+  // Chunks of keys and of values side by side: where a token lies is looked up once for both.
   auto fetch = [&](int token0, int stage) {
     unsigned char* k_tile = stages + stage * STAGE;
-    auto copy = [&](unsigned char* tile, const TKV* pages, Strides strides, auto shape) {
-      using Shape = decltype(shape);
+    unsigned char* v_tile = k_tile + KStage::BYTES;
+    constexpr int CHUNKS = KStage::CHUNKS > VStage::CHUNKS ? KStage::CHUNKS : VStage::CHUNKS;
 #pragma unroll 1
-      for (int i = threadIdx.x; i < BN * Shape::CHUNKS; i += THREADS) {
-        const int r = i / Shape::CHUNKS, chunk = i % Shape::CHUNKS;
-        const bool wanted = token0 + r < end;
-        const TKV* from = pages;
-        if (wanted)
-          from += offset_of(place_of(table, token0 + r, block_size), strides) + head * strides.head +
-                  chunk * Vector<TKV>::N;
-        copy_async(Shape::at(tile, r, chunk), from, wanted);
-      }
-    };
-    copy(k_tile, keys, ks, KStage());
-    copy(k_tile + KStage::BYTES, values, vs, VStage());
+    for (int i = threadIdx.x; i < BN * CHUNKS; i += THREADS) {
+      const int r = i / CHUNKS, chunk = i % CHUNKS;
+      const bool wanted = token0 + r < end;
+      Place at = {0, 0};
+      if (wanted) at = place_of(table, token0 + r, block_size);
+      const i64 inside = chunk * Vector<TKV>::N;
+      if (chunk < KStage::CHUNKS)
+        copy_async(KStage::at(k_tile, r, chunk), keys + (wanted ? offset_of(at, ks) + head * ks.head + inside : 0),
+                   wanted);
+      if (chunk < VStage::CHUNKS)
+        copy_async(VStage::at(v_tile, r, chunk), values + (wanted ? offset_of(at, vs) + head * vs.head + inside : 0),
+                   wanted);
+    }
   };
   if (begin < end) fetch(begin, 0);
   copies_commit();
@@ -120,13 +124,17 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 #pragma unroll
   for (int r = 0; r < 2; ++r) position[r] = position0 + (share.first + warp * 16 + (lane >> 2) + r * 8) / group;
 
+  // A warp without queries, or past what its last query sees, has nothing to do but copy and wait.
+  const bool has_rows = share.first + warp * 16 <= last_row;
+  const int horizon = position0 + (share.first + warp * 16 + 15) / group;
+
   int stage = 0;
   for (int token0 = begin; token0 < end; token0 += BN) {
     if (token0 + BN < end) fetch(token0 + BN, stage ^ 1);
     copies_commit();
     copies_wait<1>();
     __syncthreads();
-    if (HELD && token0 == begin)
+    if (HELD && has_rows && token0 == begin)
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) left_operand<Q>(held[HELD ? s : 0], queries, warp * 16, s, lane);
     unsigned char* k_tile = stages + stage * STAGE;
@@ -139,36 +147,38 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
       v_tile = converted + K::BYTES;
     }
 
-    float s[BN / 8][4];
+    if (has_rows && token0 <= horizon) {
+      float s[BN / 8][4];
 #pragma unroll
-    for (int n = 0; n < BN / 8; ++n)
+      for (int n = 0; n < BN / 8; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] = 0.f;
+        for (int e = 0; e < 4; ++e) s[n][e] = 0.f;
 #pragma unroll(HELD ? STEPS : 4)
-    for (int d = 0; d < STEPS; ++d) {
-      u32 loaded[4];
-      if (!HELD) left_operand<Q>(loaded, queries, warp * 16, d, lane);
-      const u32(&a)[4] = HELD ? held[HELD ? d : 0] : loaded;
+      for (int d = 0; d < STEPS; ++d) {
+        u32 loaded[4];
+        if (!HELD) left_operand<Q>(loaded, queries, warp * 16, d, lane);
+        const u32(&a)[4] = HELD ? held[HELD ? d : 0] : loaded;
 #pragma unroll
-      for (int n = 0; n < BN / 16; ++n) {
-        u32 b[4];
-        key_operands<K>(b, k_tile, 16 * n, d, lane);
-        multiply_add(s[2 * n], a, b[0], b[1], TQ());
-        multiply_add(s[2 * n + 1], a, b[2], b[3], TQ());
+        for (int n = 0; n < BN / 16; ++n) {
+          u32 b[4];
+          key_operands<K>(b, k_tile, 16 * n, d, lane);
+          multiply_add(s[2 * n], a, b[0], b[1], TQ());
+          multiply_add(s[2 * n + 1], a, b[2], b[3], TQ());
+        }
       }
+#pragma unroll
+      for (int n = 0; n < BN / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int token = token0 + n * 8 + (lane & 3) * 2 + (e & 1), at = position[e >> 1];
+          // Also what lies behind `end`: the row of a query that there is not may be further on.
+          const bool seen = token < end && token <= at && (window == 0 || at - token < window);
+          s[n][e] = seen ? s[n][e] * score_scale : NEG_INF;
+        }
+      float shrink[2];
+      softmax.take(s, shrink);
+      add_values<TQ, V, BN / 8, DV>(o, s, shrink, v_tile, 0, lane);
     }
-#pragma unroll
-    for (int n = 0; n < BN / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int token = token0 + n * 8 + (lane & 3) * 2 + (e & 1), at = position[e >> 1];
-        // Also what lies behind `end`: the row of a query that there is not may be further on.
-        const bool seen = token < end && token <= at && (window == 0 || at - token < window);
-        s[n][e] = seen ? s[n][e] * score_scale : NEG_INF;
-      }
-    float shrink[2];
-    softmax.take(s, shrink);
-    add_values<TQ, V, BN / 8, DV>(o, s, shrink, v_tile, 0, lane);
     __syncthreads();  // the next copies may overwrite this stage
     stage ^= 1;
   }
