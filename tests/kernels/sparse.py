@@ -42,11 +42,11 @@ def round_trip(backend, kv, table, length, group):
 
     q = random.standard_normal((3, group * spec.num_kv_heads, spec.head_dim)).astype(np.float16)
 
-    class Row:
-        values = [v.astype(np.float64)]
-
+    values = [v.astype(np.float64)]
     out, lse = backend.decode(kv, 0, q[-1:], tables, lens, return_lse=True)
     tensor = group > 4
-    check_close(out, lse, plain_attention(q[-1:], k, v), Row, "float16", tensor=tensor)
+    expected = plain_attention(q[-1:], k, v)
+    check_close(out, lse, expected, values=values, dtype="float16", tensor=tensor)
     out, lse = backend.prefill(kv, 0, q, starts_of([3]), tables, lens, return_lse=True)
-    check_close(out, lse, plain_attention(q, k, v), Row, "float16", tensor=True)
+    expected = plain_attention(q, k, v)
+    check_close(out, lse, expected, values=values, dtype="float16", tensor=True)

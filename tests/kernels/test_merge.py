@@ -10,7 +10,12 @@ from octavo.attention import kernels, reference
 from octavo.attention.dtypes import FP8
 from world import DTYPES, LOG_SUM, KernelBackend, check_decode, check_prefill, filled
 
-PAIRS = [("float32", "float32"), ("float16", "float16"), ("bfloat16", FP8), ("bfloat16", "bfloat16")]
+PAIRS = [
+    ("float32", "float32"),
+    ("float16", "float16"),
+    ("bfloat16", FP8),
+    ("bfloat16", "bfloat16"),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -25,7 +30,9 @@ def test_merged_states_are_those_of_the_reference(backend, dtype, parts):
     out[empty], lse[empty] = np.nan, -np.inf
     found, logs = backend.merge_states(out, lse)
     wanted, expected = reference.merge_states(out.astype(np.float64), lse.astype(np.float64))
-    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2.0**-8 if dtype != "float32" else 1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        found.astype(np.float64), wanted, rtol=2.0**-8 if dtype != "float32" else 1e-6, atol=1e-6
+    )
     np.testing.assert_allclose(logs, expected, rtol=1e-6, atol=LOG_SUM)
     assert not found[0].any()
     assert np.isneginf(logs[0]).all()
@@ -57,9 +64,7 @@ def test_a_split_context_gives_what_a_whole_one_gives(pair, group):
         if split is None:
             counts = [1, 0, 3, 20, 7]
             exact = pair[0] == "float32"
-            check_prefill(
-                backend, memory, pair[0], group, counts, tensor=not exact, window=window
-            )
+            check_prefill(backend, memory, pair[0], group, counts, tensor=not exact, window=window)
 
 
 @pytest.mark.parametrize("group", [2, 8])

@@ -53,7 +53,9 @@ def test_s134_ids_of_the_whole_pool_give_what_low_ids_give(backend, group):
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("pair", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", FP8)])
+@pytest.mark.parametrize(
+    "pair", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", FP8)]
+)
 @BOTH
 def test_s136_nan_in_unused_slots_poisons_nothing(backend, layout, pair, group):
     memory = filled([1, 3, 4, 5, 0, 23, 150], pair, 64, 4, layout)
@@ -133,6 +135,21 @@ def test_s143_a_smaller_batch_is_not_touched_by_a_larger_one_before(launcher, gr
     padded = used.decode(memory.kv, 1, q, memory.block_tables, lens)
     assert np.array_equal(padded[:3], fresh.decode(memory.kv, 1, *few))
     assert not padded[3:].any()
+
+
+def test_s143_queries_behind_the_last_row_read_no_row_of_a_call_before(launcher):
+    """A graph has room for sixteen queries, and is replayed for three: float32 lists their rows."""
+    memory = filled([9] * 16, ("float32", "float32"), 64, 4, "NHD")
+    backend = KernelBackend(launcher)
+    q = memory.queries(16, 4, np.float32)
+    args = (memory.kv, 1, q)
+    backend.prefill(*args, starts_of([1] * 16), memory.block_tables, memory.seq_lens)
+    out = backend.prefill(*args, starts_of([3]), memory.block_tables[:1], memory.seq_lens[:1])
+    wanted = backend.prefill(
+        memory.kv, 1, q[:3], starts_of([3]), memory.block_tables[:1], memory.seq_lens[:1]
+    )
+    assert np.array_equal(out[:3], wanted)
+    assert not out[3:].any()
 
 
 def test_s145_three_slots_for_eight_padded_tokens_write_three(backend):

@@ -65,7 +65,7 @@ def test_append_takes_keys_out_of_a_wider_projection(backend, pair):
 
 @pytest.mark.parametrize(("pair", "dim", "size", "layout"), SHAPES[::3])
 def test_gather_gives_what_the_reference_gives(backend, pair, dim, size, layout):
-    memory = filled(ragged(size), pair, dim, size, layout, v_dim=128)
+    memory = filled(ragged(size), pair, dim, size, layout, v_head_dim=128)
     args = (memory.kv, 1, memory.block_tables, memory.seq_lens)
     for found, wanted in zip(backend.gather(*args), reference.gather(*args), strict=True):
         assert found.dtype == wanted.dtype

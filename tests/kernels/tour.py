@@ -28,7 +28,7 @@ def attend(launcher, world):
     """Decode and prefill; split, windowed, with an empty row."""
     pair, dim, v_dim, group, size, layout = world
     backend = KernelBackend(launcher, split_tokens=64)
-    memory = filled([0, 1, size, size + 1, 150], pair, dim, size, layout, v_dim=v_dim)
+    memory = filled([0, 1, size, size + 1, 150], pair, dim, size, layout, v_head_dim=v_dim)
     tensor = pair[0] != "float32"
     made = []
     for window in (None, 70):
@@ -43,7 +43,7 @@ def move(launcher, world):
     """Everything that only moves elements."""
     pair, dim, v_dim, _, size, layout = world
     backend = KernelBackend(launcher)
-    memory = filled([0, 1, size, size + 1, 70], pair, dim, size, layout, v_dim=v_dim)
+    memory = filled([0, 1, size, size + 1, 70], pair, dim, size, layout, v_head_dim=v_dim)
     kv, tables, lens = memory.kv, memory.block_tables, memory.seq_lens
     slots = backend.slots_from_tables(tables, lens, size)
     k, v = backend.gather(kv, 1, tables, lens)

@@ -1,4 +1,4 @@
-"""Worlds for the kernels: filled memory, queries, the answer in float64, and how far off it may be."""
+"""Worlds for the kernels: filled memory, queries, the answer in float64, and what may be off."""
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +24,7 @@ def ragged(size):
     return [0, 1, max(size - 1, 2), size, size + 1, 5 * size, 5 * size + 1, 300]
 
 
-def filled(lens, pair, dim, block_size, layout, v_dim=None, **shape):
+def filled(lens, pair, dim, block_size, layout, **shape):
     """Memory whose rows have these lengths, NaN wherever no row owns a slot.
 
     Block ids come from the whole of a pool that is mostly unused; unused entries are 2^31-1.
@@ -35,21 +35,20 @@ def filled(lens, pair, dim, block_size, layout, v_dim=None, **shape):
         lens,
         dtype=pair[1],
         head_dim=dim,
-        v_head_dim=v_dim or dim,
         block_size=block_size,
         layout=layout,
         **{"spare_blocks": 40, "layer": 1, **shape},
     )
 
 
-def check_close(out, lse, expected, memory, dtype, *, tensor):
+def check_close(out, lse, expected, *, values, dtype, tensor):
     """Output and log-sum-exp are the answer's, but for what must be rounded.
 
-    The output is rounded once; tensor cores round each weight as well, and what that shifts is at most
-    that share of the largest value. float32 sums of some hundred products take the rest.
+    The output is rounded once; tensor cores round each weight as well, and what that shifts is at
+    most that share of the largest value. float32 sums of some hundred products take the rest.
     """
     answer, logs = expected
-    largest = max((np.abs(v).max() for v in memory.values if v.size), default=0.0)
+    largest = max((np.abs(v).max() for v in values if v.size), default=0.0)
     half = ROUNDING[dtype]
     allowed = half * np.abs(answer) + (half * largest if tensor else 0.0) + 2e-6 * max(1.0, largest)
     wrong = ~(np.abs(out.astype(np.float64) - answer) <= allowed)  # NaN is wrong, too
@@ -87,7 +86,8 @@ def check_decode(backend, memory, dtype, group, *, tensor, window=None):
     args = (memory.kv, memory.layer, q, memory.block_tables, memory.seq_lens)
     out, lse = backend.decode(*args, window=window, return_lse=True)
     assert out.dtype == DTYPES[dtype]
-    check_close(out, lse, decoded(memory, q, window), memory, dtype, tensor=tensor)
+    expected = decoded(memory, q, window)
+    check_close(out, lse, expected, values=memory.values, dtype=dtype, tensor=tensor)
     assert memory.bytes() == before
     return out, lse
 
@@ -104,7 +104,8 @@ def check_prefill(backend, memory, dtype, group, counts, *, tensor, window=None)
     before = memory.bytes()
     args = (memory.kv, memory.layer, q, starts, memory.block_tables, memory.seq_lens)
     out, lse = backend.prefill(*args, window=window, return_lse=True)
-    check_close(out, lse, prefilled(memory, q, starts, window), memory, dtype, tensor=tensor)
+    expected = prefilled(memory, q, starts, window)
+    check_close(out, lse, expected, values=memory.values, dtype=dtype, tensor=tensor)
     assert memory.bytes() == before
     return out, lse
 

@@ -8,11 +8,15 @@ breaks, how, and which tests must find it:
     Law: L7
     Breaks: a freed block waits for the oldest open step instead of the newest
     Red: laws cache::test_l7_an_unpublished_block_waits
+    Red: theorem TestTheorem
 
-A test is named by cargo's target (`lib` for the unit tests of the crate) and its own name. The
-project is copied once; each patch is applied alone, built incrementally, tested and taken back. A
-patch that no longer applies or builds, a named test that is red without it, and a mutant that
-survives its test are failures.
+A test is named by cargo's target (`lib` for the unit tests of the crate) and its own name; of the
+target `theorem` by its name in `tests/python/theorem`, which runs on an extension built from the
+mutant, always the same examples, without the audit: what is wrong must show in what is read,
+written or said, and neither in a panic nor in a queue that stands still. The project is copied
+once; each patch is applied alone, built incrementally, tested and taken back. A patch that no
+longer applies or builds, a named test that is red without it, and a mutant that survives its test
+are failures.
 """
 
 import argparse
@@ -29,8 +33,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What cargo needs of the project to build and test the core.
-NEEDED = ("Cargo.toml", "Cargo.lock", "rust", "tests/rust", "benches/rust")
+# What cargo and the theorem need of the project.
+NEEDED = ("Cargo.toml", "Cargo.lock", "rust", "tests/rust", "benches/rust", "pyproject.toml")
+NEEDED_BY_THEOREM = ("python/octavo", "tests/python/conftest.py", "tests/python/support")
 CARGO = ["cargo", "test", "--locked", "--quiet", "-p", "octavo-core"]
 # Built for a short build: incremental, hardly optimised, and with every check of a debug build.
 PROFILE = {
@@ -40,6 +45,17 @@ PROFILE = {
     "CARGO_PROFILE_DEV_OPT_LEVEL": "0",
     "PROPTEST_CASES": "200",
 }
+# The extension is built as users run it, without checks: what a mutant does wrong must show.
+EXTENSION_PROFILE = {
+    "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
+    "CARGO_PROFILE_DEV_DEBUG_ASSERTIONS": "false",
+    "CARGO_PROFILE_DEV_OVERFLOW_CHECKS": "false",
+    "PYO3_BUILD_EXTENSION_MODULE": "1",
+    "PYO3_PYTHON": sys.executable,
+}
+THEOREM = "theorem"
+FOLDER_OF_THEOREM = "tests/python/theorem"
+WRONG_IN_WHAT_IS_DONE = re.compile("not the plain model's token|has NaN|is named twice")
 TIMEOUT_S = 120
 
 
@@ -49,13 +65,17 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True)
 class Test:
-    """One test of the core, by cargo's target and its own name."""
+    """One test, by cargo's target, or the theorem's, and its own name."""
 
     target: str
     name: str
 
     def command(self) -> list[str]:
         """The command that runs it alone."""
+        if self.target == THEOREM:
+            words = "-q -x --no-header --tb=line -p no:cacheprovider --hypothesis-profile=mutants"
+            name = f"{FOLDER_OF_THEOREM}/test_theorem.py::{self.name}"
+            return [sys.executable, "-m", "pytest", *words.split(), name]
         kind = ["--lib"] if self.target == "lib" else ["--test", self.target]
         return [*CARGO, *kind, "--", "--exact", self.name]
 
@@ -121,9 +141,11 @@ def mutated(text: str, hunk: Hunk) -> str:
 
 def copy_tree(to: Path) -> None:
     """Makes `to` hold what is needed; files that are the same keep their time, for cargo."""
-    wanted = [ROOT / name for name in NEEDED]
+    wanted = [ROOT / name for name in (*NEEDED, *NEEDED_BY_THEOREM, FOLDER_OF_THEOREM)]
     files = [file for path in wanted for file in (path.rglob("*") if path.is_dir() else [path])]
-    there = {file.relative_to(ROOT) for file in files if file.is_file()}
+    # What was built here is not what will be built there.
+    files = [file for file in files if file.is_file() and file.suffix not in {".so", ".pyc"}]
+    there = {file.relative_to(ROOT) for file in files}
     for path in there:
         source, copy = ROOT / path, to / path
         if not copy.exists() or copy.read_bytes() != source.read_bytes():
@@ -141,9 +163,14 @@ class Workshop:
     tree: Path
     target: Path
 
-    def cargo(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Runs cargo in the copy; what it says comes back."""
-        environment = os.environ | PROFILE | {"CARGO_TARGET_DIR": str(self.target)}
+    def run(self, command: list[str], **settings: str) -> subprocess.CompletedProcess[str]:
+        """Runs cargo or the theorem in the copy; what it says comes back."""
+        own = {
+            "CARGO_TARGET_DIR": str(self.target),
+            "OCTAVO_THEOREM_AUDIT": "0",
+            "PYTHONPATH": str(self.tree / "python"),
+        }
+        environment = os.environ | PROFILE | own | settings
         try:
             return subprocess.run(
                 command,
@@ -158,17 +185,40 @@ class Workshop:
             raise BrokenError(f"still running after {TIMEOUT_S} s") from None
 
     def build(self, targets: Iterable[str]) -> None:
-        """Builds the test targets."""
-        kinds = [["--lib"] if name == "lib" else ["--test", name] for name in targets]
-        words = [word for kind in kinds for word in kind]
-        built = self.cargo([*CARGO, "--no-run", *words])
+        """Builds the test targets, and the extension where the theorem is one of them."""
+        kinds = {
+            name: ["--lib"] if name == "lib" else ["--test", name]
+            for name in targets
+            if name != THEOREM
+        }
+        if kinds:
+            words = [word for kind in kinds.values() for word in kind]
+            self.check_built(self.run([*CARGO, "--no-run", *words]))
+        if THEOREM in targets:
+            target = self.target.with_name("extension")
+            command = ["cargo", "build", "--locked", "--quiet", "-p", "octavo-py"]
+            settings = EXTENSION_PROFILE | {"CARGO_TARGET_DIR": str(target)}
+            self.check_built(self.run(command, **settings))
+            place = self.tree / "python/octavo/_core.abi3.so"
+            shutil.copyfile(target / "debug/lib_core.so", place)
+
+    @staticmethod
+    def check_built(built: subprocess.CompletedProcess[str]) -> None:
+        """Raises the first error of a build that failed."""
         if built.returncode != 0:
             errors = re.findall(r"^error.*$", built.stderr, re.MULTILINE)
             raise BrokenError(f"does not build: {errors[0] if errors else 'see cargo'}")
 
     def is_red(self, test: Test) -> bool:
         """Runs one test of a built target; it must be there."""
-        ran = self.cargo(test.command())
+        ran = self.run(test.command())
+        if test.target == THEOREM:
+            # pytest: 0 is all green, 1 is red, and anything else is a run that came to nothing.
+            if ran.returncode not in {0, 1}:
+                raise BrokenError(f"pytest could not run {test.name}")
+            if ran.returncode == 1 and not WRONG_IN_WHAT_IS_DONE.search(ran.stdout):
+                raise BrokenError(f"{test.name} is red for another reason")
+            return ran.returncode == 1
         found = re.search(r"^test result: (\w+)\. (\d+) passed; (\d+) failed", ran.stdout, re.M)
         if found is None:
             if ran.returncode == 0:

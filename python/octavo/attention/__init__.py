@@ -1,7 +1,8 @@
 """Paged KV memory and attention over it; works without the extension `octavo._core`.
 
 `PagedKV` is the memory, `KVSpec` its shape and size, `Backend` what can be done with it, and
-`reference` the back end over NumPy: the oracle of every other.
+`reference` the back end over NumPy: the oracle of every other. `octavo.attention.gpu.backend()` is
+the one that runs kernels on a GPU, through CuPy.
 
 Example:
     >>> import numpy as np

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-__all__ = ["Array", "address_of", "module_of", "to_host", "whole_number"]
+__all__ = ["Array", "address_of", "device_of", "module_of", "sent", "to_host", "whole_number"]
 
 # An array of NumPy, or of CuPy where the memory is a GPU's. `PagedKV.xp` says which when it runs;
 # the two have no type in common, so a type checker is told nothing.
@@ -31,6 +31,21 @@ def address_of(array: Array) -> int:
     """Where the first element lies, on the device or the host."""
     # Not by the array interfaces: they know no bfloat16.
     return int(array.ctypes.data if module_of(array) is np else array.data.ptr)
+
+
+def device_of(array: Array) -> int | None:
+    """The number of the device that it lies on; None for the host."""
+    return None if module_of(array) is np else int(array.data.device_id)
+
+
+def sent(xp: ModuleType, array: Array) -> Array:
+    """A NumPy array as one of `xp`, there when this returns, whichever stream looks at it.
+
+    Example:
+        >>> sent(np, np.arange(2)).tolist()
+        [0, 1]
+    """
+    return array if xp is np else xp.asarray(array, blocking=True)
 
 
 def to_host(array: Array) -> Array:

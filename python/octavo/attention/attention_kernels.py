@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
 from octavo.attention import kernels
-from octavo.attention.arrays import Array, whole_number
+from octavo.attention.arrays import Array, address_of, whole_number
 from octavo.attention.checks import check_array, check_attention, check_states
-from octavo.attention.dtypes import FP8
-from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+from octavo.attention.dtypes import FP8, name_of
+from octavo.attention.kernel_calls import KernelCalls, pair_of
 from octavo.attention.splits import LEAST_SPLIT, MOST_WAVES, plan_splits
 from octavo.attention.workspace import Workspace
 from octavo.errors import ConfigError, RequestError
@@ -50,7 +50,8 @@ class AttentionKernels(KernelCalls):
         self._split_tokens = split_tokens
         self._decode_on = decode_on
         self._workspace = Workspace(launcher)
-        self._resident: dict[Kernel, int] = {}
+        # By name: hashing a kernel with all of its parameters takes longer.
+        self._resident: dict[str, int] = {}
 
     @overload
     def decode(
@@ -104,8 +105,8 @@ class AttentionKernels(KernelCalls):
             scale: Of scores.
             window: Tokens attended to.
             return_lse: Whether the log-sum-exp is wanted.
-            out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous: a
-                graph needs one that stays. By default a new array.
+            out: Where the output goes, [B, num_q_heads, v_head_dim] in q's dtype, contiguous
+                and aligned to 16 bytes: a graph needs one that stays. By default a new array.
 
         Returns:
             As in the reference.
@@ -191,7 +192,7 @@ class AttentionKernels(KernelCalls):
         pair, group = pair_of(q, kv, "q"), q.shape[1] // kv.spec.num_kv_heads
         out, lse = self._outputs(kv, q, out, return_lse=return_lse)
         if pair not in kernels.TENSOR_PAIRS:
-            rows, sees = self._expanded(kv.xp, query_start, lens, len(q))
+            rows, sees = self._expanded(query_start, lens, len(q))
             self._decode(kv, layer, q, (tables, stride, sees, rows), scale, window, out, lse)
             return out if lse is None else (out, lse)
         kernel = kernels.prefill_mma(*pair, kv.spec.head_dim, kv.spec.v_dim)
@@ -199,7 +200,7 @@ class AttentionKernels(KernelCalls):
         tiles = -(-len(q) * group // kernels.rows_at_once(kernel)) + len(lens)
         grid = (tiles if len(q) else 0, kv.spec.num_kv_heads)
         splits = self._splits(kernel, grid, self._longest(kv, tables, window))
-        q, q_token = rows_of_tokens(kv.xp, q)
+        q, q_token = self.rows_of_tokens("q", q)
         self._attend(
             kernel,
             (*grid, splits),
@@ -207,13 +208,13 @@ class AttentionKernels(KernelCalls):
             q=q,
             out=out,
             lse=lse,
-            query_start=dense(kv.xp, query_start),
+            query_start=self.dense("query_start", query_start),
             block_tables=tables,
             seq_lens=lens,
             scale=_scale(kv, scale),
             num_rows=len(lens),
             group=group,
-            window=window or 0,
+            window=_window(window),
             split_tokens=0,
             q_token=q_token,
             table_stride=stride,
@@ -223,7 +224,7 @@ class AttentionKernels(KernelCalls):
     def merge_states(self, out: Array, lse: Array) -> tuple[Array, Array]:
         """One attention result from those over parts of the context."""
         xp = check_states(out, lse)
-        dtype = out.dtype.name
+        dtype = name_of(out.dtype)
         if dtype not in dict(kernels.PAIRS) or lse.dtype.name != "float32":
             raise RequestError("out", f"is {dtype} with {lse.dtype}: kernels take no float64")
         merged = xp.empty(out.shape[1:], dtype=out.dtype)
@@ -234,8 +235,8 @@ class AttentionKernels(KernelCalls):
             (logs.size, 1, 1),
             out=merged,
             lse=logs,
-            parts=dense(xp, out),
-            part_lse=dense(xp, lse),
+            parts=self.dense("out", out),
+            part_lse=self.dense("lse", lse),
             to_log2=_LOG2_E,
             num_parts=parts,
             dim=dim,
@@ -254,12 +255,13 @@ class AttentionKernels(KernelCalls):
         num_q_heads: int,
         max_queries: int,
         max_blocks: int,
+        max_decodes: int | None = None,
     ) -> None:
         """Compiles what attention over this memory needs, and takes its workspace.
 
         After it, `append`, `decode` and `prefill` with `out` and without `return_lse` allocate
         nothing: they can be captured in a graph, which is replayed with whatever the arrays then
-        hold.
+        hold. An argument that would be copied first is refused there.
 
         Args:
             kv: The memory.
@@ -267,6 +269,8 @@ class AttentionKernels(KernelCalls):
             num_q_heads: Query heads.
             max_queries: The most queries of a call.
             max_blocks: The most entries of a row's table.
+            max_decodes: The most rows of a decode; by default as many as of any call. With
+                `split_tokens` the workspace grows with them.
 
         Raises:
             RequestError: There is no kernel for the dtype over this memory.
@@ -287,12 +291,13 @@ class AttentionKernels(KernelCalls):
             self.launcher.prepare(kernel)
         longest = max_blocks * kv.spec.block_size
         rows = max_queries * num_q_heads
+        filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
+        parts = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
         if self._split_tokens is not None:
-            rows *= -(-longest // self._split_tokens)
-        else:
-            filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
-            rows = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
-        self._workspace.parts(rows, kv.spec.v_dim)
+            # Of decodes; chunks fill the device all the same.
+            decodes = max_queries if max_decodes is None else max_decodes
+            parts = max(parts, decodes * num_q_heads * -(-longest // self._split_tokens))
+        self._workspace.parts(parts, kv.spec.v_dim)
 
     def _decode(
         self,
@@ -314,7 +319,7 @@ class AttentionKernels(KernelCalls):
         # A part of a fixed size is for decodes: a chunk's queries have no need of it.
         split_tokens = self._split_tokens if row_of is None else None
         splits = self._splits(kernel, grid, self._longest(kv, tables, window), split_tokens)
-        q, q_token = rows_of_tokens(kv.xp, q)
+        q, q_token = self.rows_of_tokens("q", q)
         self._attend(
             kernel,
             (*grid, splits),
@@ -327,7 +332,7 @@ class AttentionKernels(KernelCalls):
             rows=row_of,
             scale=_scale(kv, scale),
             group=group,
-            window=window or 0,
+            window=_window(window),
             split_tokens=split_tokens or 0,
             q_token=q_token,
             table_stride=stride,
@@ -353,7 +358,7 @@ class AttentionKernels(KernelCalls):
         self.launch(kernel, grid, shared, q=q, out=out, lse=lse, **parts, **values)
         if splits > 1:
             self.launch(
-                kernels.merge_states(out.dtype.name, "float32"),
+                kernels.merge_states(name_of(out.dtype), "float32"),
                 (queries * heads, 1, 1),
                 out=out,
                 lse=lse,
@@ -389,9 +394,9 @@ class AttentionKernels(KernelCalls):
 
     def _room(self, kernel: Kernel) -> int:
         """Thread blocks that the device runs at once."""
-        if kernel not in self._resident:
-            self._resident[kernel] = self.launcher.resident_blocks(kernel)
-        return self._resident[kernel]
+        if kernel.name not in self._resident:
+            self._resident[kernel.name] = self.launcher.resident_blocks(kernel)
+        return self._resident[kernel.name]
 
     @staticmethod
     def _longest(kv: PagedKV, tables: Array, window: int | None) -> int:
@@ -399,7 +404,7 @@ class AttentionKernels(KernelCalls):
         longest = int(tables.shape[1]) * kv.spec.block_size
         return longest if window is None else min(longest, window)
 
-    def _expanded(self, xp: Any, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
+    def _expanded(self, starts: Array, lens: Array, count: int) -> tuple[Array, Array]:
         """Of each query its row, and the tokens that it sees."""
         rows, sees = self._workspace.queries(count)
         self.launch(
@@ -407,8 +412,9 @@ class AttentionKernels(KernelCalls):
             (len(lens) if count else 0, 1, 1),
             rows=rows,
             lens=sees,
-            query_start=dense(xp, starts),
+            query_start=self.dense("query_start", starts),
             seq_lens=lens,
+            num_queries=count,
         )
         return rows, sees
 
@@ -418,9 +424,16 @@ class AttentionKernels(KernelCalls):
         shape = (*q.shape[:2], kv.spec.v_dim)
         if out is None:
             out = kv.xp.empty(shape, dtype=q.dtype)
-        elif not check_array(kv.xp, "out", out, shape, (q.dtype.name,)).flags.c_contiguous:
+        elif not check_array(kv.xp, "out", out, shape, (name_of(q.dtype),)).flags.c_contiguous:
             raise RequestError("out", "is not contiguous")
+        elif address_of(out) % 16:
+            raise RequestError("out", "is not aligned to 16 bytes")
         return out, kv.xp.empty(shape[:2], dtype=np.float32) if return_lse else None
+
+
+def _window(window: int | None) -> int:
+    """0 where there is none; no row is as long as the largest, whatever was meant by more."""
+    return 0 if window is None else min(int(window), 2**31 - 1)
 
 
 def _scale(kv: PagedKV, scale: float | None) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from octavo.attention.arrays import Array, module_of, to_host, whole_number
-from octavo.attention.dtypes import MODEL_DTYPES
+from octavo.attention.dtypes import MODEL_DTYPES, name_of
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_array(
         kind = type(given).__name__
         raise RequestError(name, f"is a {kind}, no array of {xp.__name__}")
     array: Array = given
-    if array.dtype.name not in dtypes or not array.dtype.isnative:
+    if name_of(array.dtype) not in dtypes:
         raise RequestError(name, f"is {array.dtype}, needed is {' or '.join(dtypes)}")
     fits = len(array.shape) == len(shape) and all(
         size is None or size == found for size, found in zip(shape, array.shape, strict=True)

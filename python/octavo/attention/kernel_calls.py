@@ -14,14 +14,15 @@ from octavo.attention.checks import (
     check_table_shapes,
     check_tables,
 )
+from octavo.attention.dtypes import name_of
 from octavo.attention.launch import Kernel, Launcher, arguments
 from octavo.attention.memory import KernelMemory
-from octavo.errors import RequestError
+from octavo.errors import RequestError, StateError
 
 if TYPE_CHECKING:
     from octavo.attention.store import PagedKV
 
-__all__ = ["KernelCalls", "dense", "pair_of", "rows_of_tokens"]
+__all__ = ["KernelCalls", "pair_of"]
 
 
 class KernelCalls:
@@ -46,12 +47,18 @@ class KernelCalls:
 
         Raises:
             RequestError: It is of another module than the launcher's arrays, or unfit for kernels.
+            StateError: It was not looked at yet, and a graph is captured.
         """
         if kv.xp is not self.launcher.xp:
             takes = self.launcher.xp.__name__
             raise RequestError("kv", f"holds arrays of {kv.xp.__name__}, kernels take {takes}'s")
         found = self._memories.get(kv)
         if found is None:
+            if self.launcher.is_capturing:
+                raise StateError(
+                    "a graph is captured and nothing is known of this memory yet: call prepare() "
+                    "with it before"
+                )
             found = self._memories[kv] = KernelMemory(kv)
         return found
 
@@ -69,14 +76,58 @@ class KernelCalls:
         if self.debug:
             check_tables(tables, lens, size, num_blocks)
         if tables.strides[1] != 4:
-            tables = xp.ascontiguousarray(tables)
-        return tables, tables.strides[0] // 4, dense(xp, lens)
+            tables = self._copied("block_tables", tables)
+        return tables, tables.strides[0] // 4, self.dense("seq_lens", lens)
 
     def check_starts(self, xp: Any, starts: Array, lens: Array, num_queries: int | None) -> None:
         """Where the queries of rows start: int32[B + 1]."""
         check_array(xp, "query_start", starts, (len(lens) + 1,), ("int32",))
         if self.debug:
             check_queries(starts, lens, num_queries)
+
+    def rows_of_tokens(self, name: str, array: Array) -> tuple[Array, int]:
+        """[T, heads, dim], aligned tokens in one piece each, and the elements between them.
+
+        What lies otherwise is copied.
+
+        Raises:
+            StateError: It would be, and a graph is captured.
+        """
+        size = array.dtype.itemsize
+        heads, dim = array.shape[1:]
+        token, head, element = array.strides
+        in_pieces = element == size and (head == dim * size or heads == 1)
+        aligned = address_of(array) % 16 == 0 and (token % 16 == 0 or len(array) == 1)
+        if not (in_pieces and aligned):
+            array = self._copied(name, array)
+            token = array.strides[0]
+        return array, token // size
+
+    def dense(self, name: str, array: Array) -> Array:
+        """The array itself where it is contiguous, else a copy.
+
+        Raises:
+            StateError: It would be copied, and a graph is captured.
+        """
+        return array if array.flags.c_contiguous else self._copied(name, array)
+
+    def _copied(self, name: str, array: Array) -> Array:
+        # A graph would write the copy each time it is replayed, long after the copy was freed.
+        if self.launcher.is_capturing:
+            raise StateError(
+                f"a graph is captured and {name} would be copied: give it in one piece, aligned "
+                "to 16 bytes"
+            )
+        return self.launcher.xp.array(array, order="C")
+
+    def outside_graphs(self, what: str) -> None:
+        """For what a graph cannot hold.
+
+        Raises:
+            StateError: One is captured.
+        """
+        if self.launcher.is_capturing:
+            raise StateError(f"a graph is captured, and {what} outside")
 
     def launch(
         self,
@@ -95,28 +146,7 @@ class KernelCalls:
 
 def pair_of(array: Array, kv: PagedKV, name: str) -> tuple[str, str]:
     """The model's dtype and the memory's, where kernels take both."""
-    pair = (array.dtype.name, kv.spec.dtype)
+    pair = (name_of(array.dtype), kv.spec.dtype)
     if pair not in kernels.PAIRS:
         raise RequestError(name, f"no kernel takes {pair[0]} over {pair[1]}")
     return pair
-
-
-def rows_of_tokens(xp: Any, array: Array) -> tuple[Array, int]:
-    """[T, heads, dim] with aligned tokens that lie in one piece each, and elements between them.
-
-    What lies otherwise is copied.
-    """
-    size = array.dtype.itemsize
-    heads, dim = array.shape[1:]
-    token, head, element = array.strides
-    in_pieces = element == size and (head == dim * size or heads == 1)
-    aligned = address_of(array) % 16 == 0 and (token % 16 == 0 or len(array) == 1)
-    if not (in_pieces and aligned):
-        array = xp.array(array, order="C")
-        token = array.strides[0]
-    return array, token // size
-
-
-def dense(xp: Any, array: Array) -> Array:
-    """The array itself where it is contiguous, else a copy."""
-    return xp.ascontiguousarray(array)

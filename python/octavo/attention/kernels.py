@@ -1,12 +1,13 @@
 """The catalogue of kernels: what each instantiation is called, takes, and needs of a device.
 
-Every function returns a `Kernel` for some dtypes and dims; `shipped` lists those that a machine
-without a device checks one by one.
+Every function returns a `Kernel` for some dtypes and dims, the same one each time; `shipped` lists
+those that a machine without a device checks one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ class Shipped(NamedTuple):
     opcodes: tuple[str, ...]
 
 
+@cache
 def append(dtype: str, kv_dtype: str) -> Kernel:
     """New keys and values to their slots."""
     params = (
@@ -95,6 +97,7 @@ def append(dtype: str, kv_dtype: str) -> Kernel:
     return _kernel("append.cu", "append", (dtype, kv_dtype), (), params, threads=128)
 
 
+@cache
 def gather(kv_dtype: str) -> Kernel:
     """Blocks of rows to one token after the other; fp8 as float32."""
     out = "float32" if kv_dtype == FP8 else kv_dtype
@@ -110,12 +113,14 @@ def gather(kv_dtype: str) -> Kernel:
     return _kernel("gather.cu", "gather", (kv_dtype, out), (), params, threads=256)
 
 
+@cache
 def copy_blocks() -> Kernel:
     """The first tokens of blocks into others, in all layers."""
     params = (*_reads("int64", "planes"), *_reads("int32", "copies"), ("heads", "int32"))
     return _kernel("planes.cu", "copy_blocks", (), (), params, threads=256)
 
 
+@cache
 def mark_used() -> Kernel:
     """Which slots rows own."""
     params = (
@@ -127,6 +132,7 @@ def mark_used() -> Kernel:
     return _kernel("planes.cu", "mark_used", (), (), params, threads=64)
 
 
+@cache
 def poison() -> Kernel:
     """NaN to the slots that nobody owns, in all layers."""
     params = (
@@ -138,6 +144,7 @@ def poison() -> Kernel:
     return _kernel("planes.cu", "poison", (), (), params, threads=256)
 
 
+@cache
 def slots_from_tables() -> Kernel:
     """The slots of the last tokens of rows."""
     params = (
@@ -149,12 +156,18 @@ def slots_from_tables() -> Kernel:
     return _kernel("tables.cu", "slots_from_tables", (), (), params, threads=128)
 
 
+@cache
 def expand_queries() -> Kernel:
     """Of each query its row and what it sees of it."""
-    params = (*_writes("int32", "rows", "lens"), *_reads("int32", "query_start", "seq_lens"))
+    params = (
+        *_writes("int32", "rows", "lens"),
+        *_reads("int32", "query_start", "seq_lens"),
+        ("num_queries", "int32"),
+    )
     return _kernel("tables.cu", "expand_queries", (), (), params, threads=128)
 
 
+@cache
 def tables_to_csr() -> Kernel:
     """Padded tables, compressed."""
     params = (
@@ -166,6 +179,7 @@ def tables_to_csr() -> Kernel:
     return _kernel("tables.cu", "tables_to_csr", (), (), params, threads=128)
 
 
+@cache
 def csr_to_tables() -> Kernel:
     """Compressed tables, padded."""
     params = (
@@ -176,6 +190,7 @@ def csr_to_tables() -> Kernel:
     return _kernel("tables.cu", "csr_to_tables", (), (), params, threads=128)
 
 
+@cache
 def merge_states(dtype: str, part_dtype: str) -> Kernel:
     """One attention result from those over parts of the context."""
     params = (
@@ -190,6 +205,7 @@ def merge_states(dtype: str, part_dtype: str) -> Kernel:
     return _kernel("merge_states.cu", "merge_states", (dtype, part_dtype), (), params, threads=128)
 
 
+@cache
 def decode_cores(dtype: str, kv_dtype: str, k_dim: int, v_dim: int, heads: int) -> Kernel:
     """Decode on CUDA cores, for up to so many query `heads` of a KV head at once."""
     warps = 4
@@ -204,6 +220,7 @@ def decode_cores(dtype: str, kv_dtype: str, k_dim: int, v_dim: int, heads: int) 
     )
 
 
+@cache
 def decode_mma(dtype: str, kv_dtype: str, k_dim: int, v_dim: int) -> Kernel:
     """Decode on tensor cores, for up to 16 query heads of a KV head at once."""
     warps, stages = (4, 2) if max(k_dim, v_dim) <= 128 else (2, 2)
@@ -222,6 +239,7 @@ def decode_mma(dtype: str, kv_dtype: str, k_dim: int, v_dim: int) -> Kernel:
     )
 
 
+@cache
 def prefill_mma(dtype: str, kv_dtype: str, k_dim: int, v_dim: int) -> Kernel:
     """Causal attention of runs of queries on tensor cores."""
     warps = 4

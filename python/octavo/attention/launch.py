@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from octavo.attention.dtypes import FP8
+from octavo.attention.dtypes import FP8, name_of
 from octavo.errors import RequestError
 
 __all__ = ["Kernel", "Launcher", "arguments", "check_arguments"]
@@ -25,7 +25,12 @@ _ELEMENTS = {
     name: (name,)
     for name in ("float32", "float16", "bfloat16", "int32", "int64", "uint8", "uint16", "uint32")
 } | {FP8: ("float8_e4m3fn", "uint8")}
-_SCALARS = ("int32", "int64", "uint32", "float32")
+_SCALARS: dict[str, type[np.generic]] = {
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint32": np.uint32,
+    "float32": np.float32,
+}
 _POINTER, _CONST_POINTER = "*", "const *"
 
 
@@ -117,8 +122,7 @@ def arguments(kernel: Kernel, values: Mapping[str, object]) -> list[object]:
 def _scalar(kind: str, value: object) -> np.generic:
     if kind not in _SCALARS:
         raise _unknown(kind)
-    number: np.generic = np.dtype(kind).type(cast("Any", value))
-    return number
+    return cast("Any", _SCALARS[kind])(value)
 
 
 def check_arguments(xp: ModuleType, kernel: Kernel, args: Sequence[object]) -> None:
@@ -159,7 +163,7 @@ def _wrong_array(xp: ModuleType, kind: str, value: Any) -> str | None:
         return None
     if not isinstance(value, xp.ndarray):
         return f"a {type(value).__name__}, no array of {xp.__name__}"
-    if value.dtype.name not in _ELEMENTS[element] or not value.dtype.isnative:
+    if name_of(value.dtype) not in _ELEMENTS[element]:
         return f"an array of {value.dtype}"
     # CuPy's arrays can always be written and have no such flag.
     if not kind.startswith(_CONST_POINTER) and not getattr(value.flags, "writeable", True):
@@ -171,10 +175,10 @@ def _wrong_scalar(kind: str, value: Any) -> str | None:
     """What is wrong with a value for a scalar, in words."""
     if kind not in _SCALARS:
         raise _unknown(kind)
-    if not isinstance(value, np.generic):
-        return f"a {type(value).__name__}"
-    dtype = str(cast("Any", value).dtype)
-    return None if dtype == kind else f"a scalar of {dtype}"
+    if isinstance(value, _SCALARS[kind]):
+        return None
+    is_scalar = isinstance(value, np.generic)
+    return f"a scalar of {cast('Any', value).dtype}" if is_scalar else f"a {type(value).__name__}"
 
 
 def _unknown(kind: str) -> RequestError:

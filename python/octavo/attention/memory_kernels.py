@@ -10,7 +10,8 @@ import numpy as np
 from octavo.attention import kernels, swap
 from octavo.attention.checks import check_append, check_copies
 from octavo.attention.dtypes import FP8
-from octavo.attention.kernel_calls import KernelCalls, dense, pair_of, rows_of_tokens
+from octavo.attention.gpu_swap import StagedRows
+from octavo.attention.kernel_calls import KernelCalls, pair_of
 
 if TYPE_CHECKING:
     from octavo.attention.arrays import Array
@@ -26,19 +27,21 @@ _NANS = {"float32": 0x7FC00000, "float16": 0x7E007E00, "bfloat16": 0x7FC07FC0, F
 class MemoryKernels(KernelCalls):
     """`append`, `gather`, `copy_blocks`, swaps and poison."""
 
+    _copies: swap.Rows | None = None
+
     def append(self, kv: PagedKV, layer: int, k: Array, v: Array, slot_mapping: Array) -> None:
         """Writes the keys and values of new tokens to their slots; as in the reference."""
         memory = self.memory(kv)
         check_append(kv, layer, k, v, slot_mapping, values=self.debug)
         kernel = kernels.append(*pair_of(k, kv, "k"))
-        (k, k_token), (v, v_token) = rows_of_tokens(kv.xp, k), rows_of_tokens(kv.xp, v)
+        (k, k_token), (v, v_token) = self.rows_of_tokens("k", k), self.rows_of_tokens("v", v)
         self.launch(
             kernel,
             (len(slot_mapping), 1, 1),
             memory.pages(layer),
             k=k,
             v=v,
-            slot_mapping=dense(kv.xp, slot_mapping),
+            slot_mapping=self.dense("slot_mapping", slot_mapping),
             heads=kv.spec.num_kv_heads,
             k_dim=kv.spec.head_dim,
             v_dim=kv.spec.v_dim,
@@ -52,6 +55,7 @@ class MemoryKernels(KernelCalls):
         """The keys and values of rows, one token after the other; waits for their number."""
         memory, xp, spec = self.memory(kv), kv.xp, kv.spec
         kv.k(layer)
+        self.outside_graphs("the number of tokens is waited for: gather")
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         width = tables.shape[1]
         starts = xp.zeros(len(lens) + 1, dtype=np.int64)
@@ -85,23 +89,32 @@ class MemoryKernels(KernelCalls):
             kernels.copy_blocks(),
             (len(copies), len(memory.planes), 1),
             planes=memory.planes,
-            copies=dense(kv.xp, copies),
+            copies=self.dense("copies", copies),
             heads=kv.spec.num_kv_heads,
         )
 
     def swap_out(self, kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array) -> None:
-        """Copies blocks of all layers to the host or to a file."""
+        """Copies blocks of all layers to the host or to a file; they are there when it returns."""
         self.memory(kv)
-        swap.swap_out(kv, blocks, target)
+        swap.send(kv, blocks, target, self._rows())
 
     def swap_in(self, kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array) -> None:
-        """Copies blocks of all layers back."""
+        """Copies blocks of all layers back; what the stream runs later sees them."""
         self.memory(kv)
-        swap.swap_in(kv, blocks, source)
+        swap.receive(kv, blocks, source, self._rows())
+
+    def _rows(self) -> swap.Rows:
+        """How rows are copied: those of one back end share their staging."""
+        self.outside_graphs("a swap waits for the host: swap")
+        if self._copies is None:
+            xp = self.launcher.xp
+            self._copies = swap.PlainRows() if xp is np else StagedRows(xp)
+        return self._copies
 
     def poison(self, kv: PagedKV, block_tables: Array, seq_lens: Array) -> None:
         """Writes NaN to every slot of all layers that these rows do not own."""
         memory = self.memory(kv)
+        self.outside_graphs("which slots are used is noted in memory that goes: poison")
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         width = tables.shape[1]
         used = kv.xp.zeros(kv.spec.num_slots, dtype=np.uint8)
@@ -122,7 +135,7 @@ class MemoryKernels(KernelCalls):
         self._poison(self.memory(kv), None)
 
     def _poison(self, memory: KernelMemory, used: Array | None) -> None:
-        spec = memory.kv.spec
+        spec = memory.spec
         self.launch(
             kernels.poison(),
             (spec.num_blocks, len(memory.planes), 1),

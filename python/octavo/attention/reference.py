@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
+from octavo.attention import float8
 from octavo.attention.attend import attention, per_head, widened
 from octavo.attention.checks import (
     check_append,
@@ -22,7 +23,7 @@ from octavo.attention.checks import (
     check_queries,
     check_states,
 )
-from octavo.attention.dtypes import FP8, FP8_MAX
+from octavo.attention.dtypes import FP8
 from octavo.attention.swap import swap_in, swap_out
 from octavo.attention.tables import csr_to_tables, ragged, slots_from_tables, tables_to_csr
 
@@ -365,7 +366,7 @@ def poison(kv: PagedKV, block_tables: Array, seq_lens: Array) -> None:
     unused[_slots(kv, block_tables, seq_lens)] = False
     for layer in range(kv.spec.num_layers):
         for plane in kv.pages(layer):
-            plane[unused] = math.nan
+            plane[unused] = _nan(kv)
 
 
 def poison_all(kv: PagedKV) -> None:
@@ -380,7 +381,7 @@ def poison_all(kv: PagedKV) -> None:
     """
     for layer in range(kv.spec.num_layers):
         for plane in kv.pages(layer):
-            plane[...] = math.nan
+            plane[...] = _nan(kv)
 
 
 def _slots(kv: PagedKV, block_tables: Array, seq_lens: Array) -> tuple[Array, Array]:
@@ -395,4 +396,9 @@ def _stored(kv: PagedKV, values: Array, scale: object) -> Array:
         return values.astype(kv.dtype)
     dtype = np.dtype(np.float32)
     scaled = values.astype(dtype) / per_head(kv, scale, kv.spec.num_kv_heads, dtype)
-    return kv.xp.clip(scaled, -FP8_MAX, FP8_MAX).astype(kv.dtype)
+    return float8.encode(kv.xp, scaled).view(kv.dtype)
+
+
+def _nan(kv: PagedKV) -> float:
+    """What an element of the memory becomes NaN by."""
+    return float8.NAN if kv.dtype == np.uint8 else math.nan

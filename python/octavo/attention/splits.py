@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 __all__ = ["LEAST_SPLIT", "MOST_WAVES", "plan_splits"]
 
 # Fewer tokens are not worth a part of their own: that of cuda/pages.cuh.
@@ -12,6 +14,8 @@ MOST_WAVES = 4
 _CLOSE = 0.85
 
 
+# A step asks the same for each of its layers.
+@lru_cache(maxsize=4096)
 def plan_splits(blocks: int, longest: int, resident: int, split_tokens: int | None = None) -> int:
     """Parts of each row's context.
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.attention.arrays import Array, address_of, whole_number
-from octavo.attention.dtypes import DTYPES, FP8, numpy_dtype
+from octavo.attention.dtypes import DTYPES, FP8, memory_dtype
 from octavo.attention.spec import LAYOUTS, KVSpec
 from octavo.errors import ConfigError, RequestError
 
@@ -30,6 +30,8 @@ class PagedKV:
 
     By default it owns one zeroed allocation, layer after layer, keys before values, without
     padding. With `arrays` it adopts those of an engine and copies nothing; any strides will do.
+    float8_e4m3 is that of ml_dtypes over NumPy and bytes over CuPy, which has no such type; adopted
+    arrays of it may be bytes anywhere.
 
     Args:
         spec: Its shape.
@@ -40,7 +42,7 @@ class PagedKV:
     Attributes:
         spec: Its shape.
         xp: The module of its arrays.
-        dtype: The dtype of its arrays.
+        dtype: The dtype of its arrays: `spec.dtype`'s, or uint8 for float8_e4m3.
         nbytes: Bytes of keys and values, exactly.
         buffer: The allocation, uint8[nbytes]; None where arrays were adopted.
 
@@ -64,7 +66,8 @@ class PagedKV:
     ) -> None:
         self.spec = spec
         self.xp = xp
-        self.dtype = numpy_dtype(spec.dtype)
+        are_bytes = spec.dtype == FP8 and arrays is not None and _hold_bytes(arrays)
+        self.dtype = np.dtype(np.uint8) if are_bytes else memory_dtype(spec.dtype, xp)
         self.nbytes = spec.nbytes
         self.buffer: Array | None = None
         if arrays is None:
@@ -89,8 +92,8 @@ class PagedKV:
         Args:
             producers: A pair (keys, values) for each layer, objects with `__dlpack__`.
             layout: The layout of all of them.
-            dtype: What their elements are, where DLPack does not say it: NumPy takes bfloat16 and
-                fp8 as integers of the same width only (`tensor.view(torch.uint16)`).
+            dtype: What their elements are, where DLPack does not say it: bfloat16 and fp8 come as
+                integers of the same width only (`tensor.view(torch.uint16)`).
             k_scale: As in `KVSpec`.
             v_scale: As in `KVSpec`.
             xp: The module that takes them. NumPy before 2.1 takes them read-only.
@@ -111,7 +114,7 @@ class PagedKV:
             raise ConfigError("layout", layout, f"one of {', '.join(LAYOUTS)}")
         if not producers:
             raise RequestError("producers", "is empty: the memory needs a layer")
-        taken = None if dtype is None else numpy_dtype(_known(dtype))
+        taken = None if dtype is None else memory_dtype(_known(dtype), xp)
         arrays = [_import(i, pair, xp, taken) for i, pair in enumerate(producers)]
         keys, values = arrays[0]
         num_blocks, first, second, head_dim = keys.shape
@@ -200,6 +203,11 @@ class PagedKV:
             raise RequestError(name, f"{plane} is {found.dtype}, needed is {self.dtype}")
         if not getattr(found.flags, "writeable", True):
             raise RequestError(name, f"{plane} is read-only")
+
+
+def _hold_bytes(arrays: Sequence[Any]) -> bool:
+    """Whether the first one does; that the others do, too, is checked with the rest."""
+    return len(arrays) > 0 and getattr(_pair(0, arrays[0])[0], "dtype", None) == np.uint8
 
 
 def _pair(i: int, given: Any) -> tuple[Any, Any]:

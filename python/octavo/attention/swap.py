@@ -5,6 +5,7 @@
 
 The header has what must agree (layers, heads, dims, block size, dtype, layout, scales) and a CRC-32
 of each row. A file is complete or not there: it is written beside its name and moved into place.
+How rows get to the host and back is a `Rows`: by indexing here, staged on a GPU in `gpu_swap`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -27,11 +29,63 @@ if TYPE_CHECKING:
     from octavo.attention.spec import KVSpec
     from octavo.attention.store import PagedKV
 
-__all__ = ["swap_in", "swap_out"]
+__all__ = ["PlainRows", "Rows", "columns", "receive", "send", "swap_in", "swap_out"]
 
 _MAGIC = b"OctavoKV"
 # Length of the header, and its CRC-32.
 _SIZES = struct.Struct("<II")
+
+
+class Rows(Protocol):
+    """How rows of blocks get from a memory to the host and back."""
+
+    def read(self, kv: PagedKV, blocks: Array, target: Array) -> None:
+        """Copies blocks of all layers; they are there when it returns.
+
+        Args:
+            kv: The memory.
+            blocks: int32[n], block ids, checked.
+            target: uint8[n, kv.spec.bytes_per_block] on the host.
+        """
+        ...
+
+    def write(self, kv: PagedKV, blocks: Array, source: Array) -> None:
+        """Copies blocks of all layers back; `source` is free when it returns.
+
+        Args:
+            kv: The memory.
+            blocks: int32[n], block ids, checked.
+            source: uint8[n, kv.spec.bytes_per_block] on the host.
+        """
+        ...
+
+
+class PlainRows:
+    """Rows by indexing, for memory of any module, at once."""
+
+    def read(self, kv: PagedKV, blocks: Array, target: Array) -> None:
+        """Copies blocks of all layers, plane by plane."""
+        for plane, part in columns(kv):
+            values: Array = np.ascontiguousarray(to_host(plane[blocks]))
+            flat = values.reshape(len(blocks), math.prod(plane.shape[1:]))
+            target[:, part] = flat.view(np.uint8)
+
+    def write(self, kv: PagedKV, blocks: Array, source: Array) -> None:
+        """Copies blocks of all layers back, plane by plane."""
+        for plane, part in columns(kv):
+            values: Array = np.ascontiguousarray(source[:, part])
+            shape = (len(blocks), *plane.shape[1:])
+            plane[blocks] = kv.xp.asarray(values.view(kv.dtype).reshape(shape))
+
+
+def columns(kv: PagedKV) -> Iterator[tuple[Array, slice]]:
+    """Each plane, and the bytes of a row that hold a block of it."""
+    start = 0
+    for layer in range(kv.spec.num_layers):
+        for plane in (kv.k(layer), kv.v(layer)):
+            end = start + math.prod(plane.shape[1:]) * kv.dtype.itemsize
+            yield plane, slice(start, end)
+            start = end
 
 
 def swap_out(kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array) -> None:
@@ -57,13 +111,7 @@ def swap_out(kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array)
         >>> kv.k(0)[0, 0, 0].tolist()
         [7.0, 7.0]
     """
-    check_blocks(kv, blocks, once=False)
-    path = _path(target)
-    if path is not None:
-        _write(path, kv.spec, _rows(kv, blocks))
-        return
-    shape = (len(blocks), kv.spec.bytes_per_block)
-    check_array(np, "target", target, shape, ("uint8",))[...] = _rows(kv, blocks)
+    send(kv, blocks, target, PlainRows())
 
 
 def swap_in(kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array) -> None:
@@ -80,36 +128,37 @@ def swap_in(kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array) 
             Nothing was written.
         OSError: The file cannot be read.
     """
+    receive(kv, blocks, source, PlainRows())
+
+
+def send(kv: PagedKV, blocks: Array, target: str | os.PathLike[str] | Array, rows: Rows) -> None:
+    """`swap_out` whose rows are copied as `rows` does."""
+    check_blocks(kv, blocks, once=False)
+    shape = (len(blocks), kv.spec.bytes_per_block)
+    path = _path(target)
+    if path is None:
+        rows.read(kv, blocks, check_array(np, "target", target, shape, ("uint8",)))
+        return
+    host = np.empty(shape, dtype=np.uint8)
+    rows.read(kv, blocks, host)
+    _write(path, kv.spec, host)
+
+
+def receive(kv: PagedKV, blocks: Array, source: str | os.PathLike[str] | Array, rows: Rows) -> None:
+    """`swap_in` whose rows are copied as `rows` does."""
     check_blocks(kv, blocks, once=True)
     shape = (len(blocks), kv.spec.bytes_per_block)
     path = _path(source)
-    if path is not None:
-        rows = _read(path, kv.spec, len(blocks))
+    if path is None:
+        found = check_array(np, "source", source, shape, ("uint8",))
     else:
-        rows = check_array(np, "source", source, shape, ("uint8",))
-    start = 0
-    for layer in range(kv.spec.num_layers):
-        for plane in (kv.k(layer), kv.v(layer)):
-            block = plane.shape[1:]
-            end = start + math.prod(block) * kv.dtype.itemsize
-            part: Array = np.ascontiguousarray(rows[:, start:end])
-            plane[blocks] = kv.xp.asarray(part.view(kv.dtype).reshape(len(blocks), *block))
-            start = end
+        found = _read(path, kv.spec, len(blocks))
+    rows.write(kv, blocks, found)
 
 
 def _path(place: object) -> Path | None:
     """The path where it is one, and no array."""
     return Path(cast("str", place)) if isinstance(place, (str, os.PathLike)) else None
-
-
-def _rows(kv: PagedKV, blocks: Array) -> Array:
-    """uint8[n, bytes_per_block] on the host."""
-    parts = list[Array]()
-    for layer in range(kv.spec.num_layers):
-        for plane in (kv.k(layer), kv.v(layer)):
-            values: Array = np.ascontiguousarray(to_host(plane[blocks]))
-            parts.append(values.reshape(len(blocks), math.prod(plane.shape[1:])).view(np.uint8))
-    return np.concatenate(parts, axis=1)
 
 
 def _agreed(spec: KVSpec) -> dict[str, Any]:

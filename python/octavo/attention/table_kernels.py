@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.attention import kernels
 from octavo.attention.checks import check_block_size, check_csr
-from octavo.attention.kernel_calls import KernelCalls, dense
+from octavo.attention.kernel_calls import KernelCalls
 from octavo.errors import RequestError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class TableKernels(KernelCalls):
     ) -> tuple[Array, Array, Array]:
         """Padded tables, compressed; waits for their number of entries."""
         xp = self.launcher.xp
+        self.outside_graphs("how much there is, is waited for: convert tables")
         tables, stride, lens = self.table_pair(block_tables, seq_lens, block_size)
         indptr = xp.zeros(len(lens) + 1, dtype=np.int32)
         indptr[1:] = xp.cumsum(-(-lens.astype(np.int64) // block_size))
@@ -54,6 +55,7 @@ class TableKernels(KernelCalls):
     ) -> tuple[Array, Array]:
         """Compressed tables, padded; looks at what they hold, for nothing else says how wide."""
         xp = self.launcher.xp
+        self.outside_graphs("how wide rows are is waited for: convert tables")
         check_csr(indptr, indices, last_page_len, check_block_size(block_size))
         longest = int((indptr[1:] - indptr[:-1]).max()) if len(indptr) > 1 else 0
         if width is not None and width < longest:
@@ -68,9 +70,9 @@ class TableKernels(KernelCalls):
             (len(lens), 1, 1),
             block_tables=tables,
             seq_lens=lens,
-            indptr=dense(xp, indptr),
-            indices=dense(xp, indices),
-            last_page_len=dense(xp, last_page_len),
+            indptr=self.dense("indptr", indptr),
+            indices=self.dense("indices", indices),
+            last_page_len=self.dense("last_page_len", last_page_len),
             block_size=block_size,
             width=tables.shape[1],
         )
@@ -85,13 +87,14 @@ class TableKernels(KernelCalls):
     ) -> Array:
         """Where the tokens of each row lie, or its last ones only; waits for their number."""
         xp = self.launcher.xp
+        self.outside_graphs("how much there is, is waited for: convert tables")
         tables, stride, lens = self.table_pair(block_tables, seq_lens, block_size)
         if query_start is None:
             starts = xp.zeros(len(lens) + 1, dtype=np.int32)
             starts[1:] = xp.cumsum(lens)
         else:
             self.check_starts(xp, query_start, lens, None)
-            starts = dense(xp, query_start)
+            starts = self.dense("query_start", query_start)
         slots = xp.empty(int(starts[-1]), dtype=np.int64)
         self.launch(
             kernels.slots_from_tables(),

@@ -18,6 +18,9 @@ __all__ = ["Workspace"]
 class Workspace:
     """Two buffers that grow, but never while a graph is captured.
 
+    What a graph was given stays as long as the workspace: nobody says when a graph is gone, and a
+    replay would write to whatever lay in its place.
+
     Args:
         launcher: Whose arrays they are.
     """
@@ -25,6 +28,7 @@ class Workspace:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._buffers: dict[str, Array] = {}
+        self._captured: dict[int, Array] = {}
 
     def parts(self, count: int, dim: int) -> tuple[Array, Array]:
         """Output float32[count, dim] and log-sum-exp float32[count] of parts of rows.
@@ -46,11 +50,14 @@ class Workspace:
 
     def _buffer(self, name: str, size: int, dtype: np.dtype[np.generic]) -> Array:
         found = self._buffers.get(name)
+        is_capturing = self._launcher.is_capturing
         if found is None or found.size < size:
-            if self._launcher.is_capturing:
+            if is_capturing:
                 raise StateError(
                     f"a graph is captured and {size * dtype.itemsize} bytes of workspace are "
                     "missing: call prepare() with the largest batch before"
                 )
             found = self._buffers[name] = self._launcher.xp.empty(size, dtype=dtype)
+        if is_capturing:
+            self._captured[id(found)] = found
         return found

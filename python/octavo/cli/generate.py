@@ -11,10 +11,12 @@ from octavo.cli import options
 from octavo.cli.frame import Parser, UsageError
 
 if TYPE_CHECKING:
+    from octavo.attention import Backend
     from octavo.model import Engine, Generation, Llama, Sampling, Tokenizer
 
 __all__ = ["add_to"]
 
+_DEVICES = ("cpu", "gpu")
 _MADE_PROMPT = 8
 _SWEEP = (1, 2, 4, 8, 16, 32, 64)
 _SWEEP_PROMPT = 32
@@ -25,8 +27,8 @@ def add_to(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "generate",
         help="a model says something",
-        description="Runs a Llama over NumPy on the scheduler and paged KV memory. Without --model "
-        "its weights are random: token ids go in and come out.",
+        description="Runs a Llama over NumPy, or over CuPy on a GPU, on the scheduler and paged KV "
+        "memory. Without --model its weights are random: token ids go in and come out.",
     )
     parser.set_defaults(run=_run)
     count, number = options.count, options.number
@@ -35,7 +37,13 @@ def add_to(verbs: Any) -> None:
         "--model", metavar="FOLDER", help="a Hugging Face checkpoint: config.json, safetensors"
     )
     group.add_argument(
-        "--dtype", metavar="NAME", default="float32", help="float32 or float64 (float32)"
+        "--dtype",
+        metavar="NAME",
+        default="float32",
+        help="float64, float32, float16 or bfloat16 (float32)",
+    )
+    group.add_argument(
+        "--device", metavar="NAME", default="cpu", help="cpu, or gpu through CuPy (cpu)"
     )
     group = parser.add_argument_group("text")
     group.add_argument("--prompt", metavar="TEXT", help="needs --model and the library tokenizers")
@@ -77,14 +85,18 @@ def _run(words: argparse.Namespace) -> int:
     if words.prompt is not None and words.model is None:
         raise UsageError("--prompt needs --model: random weights know no words")
     sampling = Sampling(words.temperature, words.top_k, words.top_p, words.seed)
+    if words.device not in _DEVICES:
+        raise UsageError(f"--device {words.device}: one of {', '.join(_DEVICES)}")
     if words.batch_sweep:
-        return _sweep(words, _model(words))
+        return _sweep(words, *_model(words))
     if words.model is not None and words.prompt is None and words.prompt_ids is None:
         raise UsageError("say --prompt or --prompt-ids")
-    return _generate(words, _model(words), sampling)
+    return _generate(words, *_model(words), sampling)
 
 
-def _model(words: argparse.Namespace) -> Llama:
+def _model(words: argparse.Namespace) -> tuple[Llama, Backend]:
+    """The model, and what attends for it on the same device."""
+    from octavo.attention import gpu, reference  # noqa: PLC0415 - as above
     from octavo.model import (  # noqa: PLC0415 - as above
         Llama,
         LlamaConfig,
@@ -93,14 +105,19 @@ def _model(words: argparse.Namespace) -> Llama:
         read_config,
     )
 
+    backend: Backend = reference
+    options: dict[str, Any] = {"dtype": words.dtype}
+    if words.device == "gpu":
+        kernels = gpu.backend()
+        backend, options["xp"] = kernels, kernels.launcher.xp
     if words.model is not None:
         config = read_config(words.model)
-        return Llama(config, load_weights(words.model, config), dtype=words.dtype)
+        return Llama(config, load_weights(words.model, config), **options), backend
     config = LlamaConfig.small()
-    return Llama(config, random_weights(config, words.seed), dtype=words.dtype)
+    return Llama(config, random_weights(config, words.seed), **options), backend
 
 
-def _generate(words: argparse.Namespace, model: Llama, sampling: Sampling) -> int:
+def _generate(words: argparse.Namespace, model: Llama, backend: Backend, sampling: Sampling) -> int:
     from octavo.model import Engine, Tokenizer  # noqa: PLC0415 - as above
 
     tokenizer = Tokenizer(words.model, model.config) if words.prompt is not None else None
@@ -108,7 +125,11 @@ def _generate(words: argparse.Namespace, model: Llama, sampling: Sampling) -> in
     block_size = 16
     blocks = words.n * -(-(len(prompt) + words.max_tokens) // block_size)
     engine = Engine(
-        model, num_blocks=blocks + 1, block_size=block_size, max_num_seqs=max(words.n, 1)
+        model,
+        num_blocks=blocks + 1,
+        block_size=block_size,
+        backend=backend,
+        max_num_seqs=max(words.n, 1),
     )
     stops = () if words.ignore_eos else model.config.eos_token_ids
     start = time.monotonic()
@@ -162,7 +183,7 @@ def _print(engine: Engine, generation: Generation, tokenizer: Tokenizer | None) 
     print()
 
 
-def _sweep(words: argparse.Namespace, model: Llama) -> int:
+def _sweep(words: argparse.Namespace, model: Llama, backend: Backend) -> int:
     from octavo.model.sweep import batch_sweep  # noqa: PLC0415 - as above
 
     if words.max_tokens < 2:
@@ -171,7 +192,12 @@ def _sweep(words: argparse.Namespace, model: Llama) -> int:
     print(f"{'batch':>5}  {'tokens/s':>10}  {'ms/step':>9}  {'x':>6}", flush=True)
     first = None
     points = batch_sweep(
-        model, _SWEEP, prompt_tokens=_SWEEP_PROMPT, max_tokens=words.max_tokens, seed=words.seed
+        model,
+        _SWEEP,
+        prompt_tokens=_SWEEP_PROMPT,
+        max_tokens=words.max_tokens,
+        seed=words.seed,
+        backend=backend,
     )
     for point in points:
         first = first or point.tokens_per_s

@@ -80,7 +80,8 @@ class Engine:
         num_blocks: KV blocks in memory.
         block_size: Token slots in a block.
         layout: Of the pages: "NHD" or "HND".
-        backend: What attends over pages; by default `octavo.attention.reference`.
+        backend: What attends over pages, with the model's arrays; by default
+            `octavo.attention.reference`. On a GPU: `octavo.attention.gpu.backend()`.
         **options: Further settings of the `Scheduler`. By default a text may be as long as the
             model was made for.
 

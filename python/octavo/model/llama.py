@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from octavo._optional import require_cublas
+from octavo.attention.arrays import module_of
+from octavo.attention.dtypes import MODEL_DTYPES, numpy_dtype
 from octavo.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ __all__ = ["Array", "Batch", "Llama"]
 
 # An array of the library that the model runs on: NumPy or CuPy.
 Array = Any
-
-_DTYPES = ("float64", "float32")
 
 
 class Batch(NamedTuple):
@@ -64,7 +65,8 @@ class Llama:
         config: Its shape.
         weights: Its tensors by their names in a checkpoint, as `load_weights` and
             `random_weights` give them. Those of the right type are not copied.
-        dtype: What is computed in: "float64" or "float32".
+        dtype: What is computed in: "float64", "float32", "float16" or "bfloat16". Halves are
+            widened to float32 for norms, gates and logits, and sums of products are float32's.
         xp: NumPy or CuPy.
 
     Attributes:
@@ -75,6 +77,7 @@ class Llama:
     Raises:
         ConfigError: Another `dtype`.
         RequestError: A tensor is missing, is too many or has another shape.
+        MissingDependencyError: bfloat16 needs ml_dtypes, CuPy cuBLAS; it is not installed.
 
     Example:
         >>> from octavo.model import LlamaConfig, random_weights
@@ -100,13 +103,18 @@ class Llama:
         dtype: str = "float32",
         xp: Any = np,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise ConfigError("dtype", dtype, f"one of {', '.join(_DTYPES)}")
+        if dtype not in MODEL_DTYPES:
+            raise ConfigError("dtype", dtype, f"one of {', '.join(MODEL_DTYPES)}")
         _check(config, weights)
         self.config = config
         self.dtype = dtype
         self.xp = xp
-        tensors = {name: xp.asarray(tensor, dtype=dtype) for name, tensor in weights.items()}
+        if xp is not np:
+            require_cublas(xp)
+        self._type = numpy_dtype(dtype)
+        # What must not be rounded to halves on its way.
+        self._wide = np.dtype(np.float64 if dtype == "float64" else np.float32)
+        tensors = {name: xp.asarray(tensor, dtype=self._type) for name, tensor in weights.items()}
         self._embedding = tensors["model.embed_tokens.weight"]
         self._head = tensors.get("lm_head.weight", self._embedding)
         self._last_norm = tensors["model.norm.weight"]
@@ -120,7 +128,7 @@ class Llama:
             tokens: Token ids, at least one, each below the vocabulary's size.
 
         Returns:
-            The logits after each token, dtype[T, vocabulary].
+            The logits after each token, [T, vocabulary], in float64 for float64, else in float32.
         """
         xp, config = self.xp, self.config
         ids = xp.asarray(tokens)
@@ -133,9 +141,11 @@ class Llama:
             heads: list[Array] = []
             for head in range(config.num_heads):
                 of_keys = head // group
-                scores = query[:, head] @ key[:, of_keys].T / math.sqrt(config.head_dim)
+                # Widened, since halves lose here what a kernel keeps.
+                pair = query[:, head].astype(self._wide), key[:, of_keys].astype(self._wide)
+                scores = pair[0] @ pair[1].T / math.sqrt(config.head_dim)
                 shares = _softmax(xp, xp.where(unseen, -math.inf, scores))
-                heads.append(shares @ value[:, of_keys])
+                heads.append((shares @ value[:, of_keys].astype(self._wide)).astype(self._type))
             states = self._finish(layer, states, xp.concatenate(heads, axis=1))
         return self._logits(states)
 
@@ -148,7 +158,8 @@ class Llama:
             backend: What reads and writes it, such as `octavo.attention.reference`.
 
         Returns:
-            The logits after the tokens of `batch.sample`, dtype[S, vocabulary].
+            The logits after the tokens of `batch.sample`, [S, vocabulary], in float64 for float64,
+            else in float32.
 
         Raises:
             RequestError: The back end refuses an array, by name. Keys and values of earlier
@@ -182,34 +193,42 @@ class Llama:
     def _turn(self, positions: Array) -> tuple[Array, Array]:
         """Cosine and sine of each token's angles, dtype[T, 1, head_dim / 2]."""
         angles = positions[:, None, None] * self._frequencies
-        return self.xp.cos(angles).astype(self.dtype), self.xp.sin(angles).astype(self.dtype)
+        return self.xp.cos(angles).astype(self._type), self.xp.sin(angles).astype(self._type)
 
     def _norm(self, states: Array, weight: Array) -> Array:
-        square = (states * states).mean(axis=-1, keepdims=True)
-        return states / self.xp.sqrt(square + self.config.rms_norm_eps) * weight
+        wide = states.astype(self._wide, copy=False)
+        square = (wide * wide).mean(axis=-1, keepdims=True)
+        scaled = wide / self.xp.sqrt(square + self.config.rms_norm_eps)
+        return scaled.astype(self._type, copy=False) * weight
 
     def _finish(self, layer: _Layer, states: Array, seen: Array) -> Array:
         """What follows attention: the output projection and the feed-forward part."""
         states = states + layer.output(seen)
-        return states + layer.feed(self._norm(states, layer.second_norm), self.xp)
+        return states + layer.feed(self._norm(states, layer.second_norm), self.xp, self._wide)
 
     def _logits(self, states: Array) -> Array:
-        logits = (self._head @ self._norm(states, self._last_norm).T).T
-        return self.xp.ascontiguousarray(logits)
+        logits = _product(self._head, self._norm(states, self._last_norm))
+        return self.xp.ascontiguousarray(logits.astype(self._wide, copy=False))
+
+
+def _product(weight: Array, inputs: Array) -> Array:
+    """`inputs @ weight.T`, from the weight's side: for few rows BLAS takes half the time."""
+    if module_of(weight) is np and weight.dtype.itemsize == 2:
+        # NumPy has no BLAS for halves, and rounds every sum of theirs.
+        wide: Array = weight.astype(np.float32) @ inputs.astype(np.float32).T
+        return wide.T.astype(weight.dtype)
+    return (weight @ inputs.T).T
 
 
 class _Linear:
-    """A projection: `x @ weight.T + bias`.
-
-    Written from the weight's side: for few rows BLAS takes half the time.
-    """
+    """A projection: `x @ weight.T + bias`."""
 
     def __init__(self, tensors: Mapping[str, Array], name: str) -> None:
         self.weight = tensors[f"{name}.weight"]
         self.bias = tensors.get(f"{name}.bias")
 
     def __call__(self, inputs: Array) -> Array:
-        out = (self.weight @ inputs.T).T
+        out = _product(self.weight, inputs)
         return out if self.bias is None else out + self.bias
 
 
@@ -236,11 +255,12 @@ class _Layer:
         key = _rotate(self.key(inputs).reshape(shape), turn)
         return query, key, self.value(inputs).reshape(shape)
 
-    def feed(self, inputs: Array, xp: Any) -> Array:
+    def feed(self, inputs: Array, xp: Any, wide: np.dtype[np.generic]) -> Array:
         """SwiGLU (Shazeer, GLU Variants Improve Transformer, 2020, section 2)."""
-        gate = self.gate(inputs)
+        gate = self.gate(inputs).astype(wide, copy=False)
         # As tanh, since exp(-gate) overflows where a gate is shut.
-        return self.down(gate * (0.5 + 0.5 * xp.tanh(0.5 * gate)) * self.up(inputs))
+        opened = (gate * (0.5 + 0.5 * xp.tanh(0.5 * gate))).astype(inputs.dtype, copy=False)
+        return self.down(opened * self.up(inputs))
 
 
 def _rotate(heads: Array, turn: tuple[Array, Array]) -> Array:

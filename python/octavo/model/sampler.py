@@ -159,8 +159,12 @@ def _draw(
         shares = _kept(shares, samplings, xp)
     heaped = xp.cumsum(shares, axis=1)
     aims = xp.asarray(numbers)[:, None] * heaped[:, -1:]
-    # The first whose heap passes the aim: one with a share of its own, whatever rounding does.
-    places = xp.argmax(heaped > aims, axis=1)
+    # The first whose heap passes the aim, and that has a share of its own: CuPy sums in parallel,
+    # and its heaps may fall by a rounding. Where that leaves none, the last that has one.
+    has_share = shares > 0
+    passed = has_share & (heaped > aims)
+    last = shares.shape[1] - 1 - xp.argmax(has_share[:, ::-1], axis=1)
+    places = xp.where(passed.any(axis=1), xp.argmax(passed, axis=1), last)
     return places if order is None else order[xp.arange(len(places)), places]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from octavo.model.engine import Engine
 
 if TYPE_CHECKING:
+    from octavo.attention import Backend
     from octavo.model.llama import Llama
 
 __all__ = ["SweepPoint", "batch_sweep"]
@@ -36,8 +37,14 @@ class SweepPoint(NamedTuple):
     step_ms: float
 
 
-def batch_sweep(
-    model: Llama, batches: Sequence[int], *, prompt_tokens: int, max_tokens: int, seed: int = 0
+def batch_sweep(  # noqa: PLR0913 - each is a setting of the one run, by keyword
+    model: Llama,
+    batches: Sequence[int],
+    *,
+    prompt_tokens: int,
+    max_tokens: int,
+    seed: int = 0,
+    backend: Backend | None = None,
 ) -> Iterator[SweepPoint]:
     """Decodes with each batch size; one step computes the prompts before the clock starts.
 
@@ -47,6 +54,7 @@ def batch_sweep(
         prompt_tokens: Length of each prompt.
         max_tokens: Tokens that each text says, at least 2.
         seed: Of the prompts.
+        backend: As in `Engine`.
 
     Yields:
         A point for each size, as it is measured.
@@ -58,6 +66,7 @@ def batch_sweep(
             model,
             num_blocks=batch * blocks,
             block_size=_BLOCK_SIZE,
+            backend=backend,
             max_num_seqs=batch,
             max_num_batched_tokens=batch * prompt_tokens,
             max_model_len=prompt_tokens + max_tokens,

@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from octavo.attention.dtypes import numpy_dtype
 from octavo.errors import CheckpointError
 from octavo.model.config import LlamaConfig, read_json
 from octavo.model.safetensors import TensorFile
@@ -31,12 +32,13 @@ def random_weights(config: LlamaConfig, seed: int = 0, *, dtype: str = "float32"
     Args:
         config: The shape of the model.
         seed: 0 … 2^64-1.
-        dtype: A NumPy type.
+        dtype: A NumPy type, or bfloat16.
     """
     weights: Weights = {}
+    wanted = numpy_dtype(dtype)
     for name, shape in config.tensors().items():
         if name.endswith("norm.weight"):
-            weights[name] = np.ones(shape, dtype=dtype)
+            weights[name] = np.ones(shape, dtype=wanted)
             continue
         draws = np.random.default_rng([seed, crc32(name.encode())])
         scale = 1.0
@@ -44,7 +46,7 @@ def random_weights(config: LlamaConfig, seed: int = 0, *, dtype: str = "float32"
             scale = 0.1
         elif not name.endswith("embed_tokens.weight"):
             scale = shape[-1] ** -0.5
-        weights[name] = (draws.standard_normal(shape, dtype=np.float32) * scale).astype(dtype)
+        weights[name] = (draws.standard_normal(shape, dtype=np.float32) * scale).astype(wanted)
     return weights
 
 
@@ -72,7 +74,8 @@ def load_weights(folder: str | Path, config: LlamaConfig, *, dtype: str = "float
         if place[name].shape(name) != shape:
             shown = f"has the shape {list(place[name].shape(name))}, {list(shape)} is expected"
             raise CheckpointError(str(place[name].path), shown, name)
-    return {name: place[name].read(name).astype(dtype, copy=False) for name in expected}
+    wanted = numpy_dtype(dtype)
+    return {name: place[name].read(name).astype(wanted, copy=False) for name in expected}
 
 
 def _tensor_files(folder: Path) -> tuple[Path, dict[str, TensorFile]]:

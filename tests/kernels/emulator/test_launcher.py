@@ -155,8 +155,8 @@ def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
     ],
 )
 def test_sizes_that_no_device_accepts_are_refused(grid, threads, shared, message):
+    kernel = Kernel(SUM, "sum<4>", PARAMS, threads, shared)
     with pytest.raises(EmulatorError, match=f"sum<4>: {message}"):
-        kernel = Kernel(SUM, "sum<4>", PARAMS, threads, shared)
         EmulatorLauncher().launch(kernel, grid, arguments())
 
 

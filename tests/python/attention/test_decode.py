@@ -21,6 +21,7 @@ DTYPES = [
     (np.float32, "float8_e4m3"),
     (BF16, "float8_e4m3"),
     (np.float64, "float8_e4m3"),
+    (BF16, "bytes"),
     (np.float64, "float32"),
     (np.float32, "float64"),
 ]

@@ -241,6 +241,23 @@ def test_dlpack_takes_bfloat16_and_fp8_as_integers():
     assert (quarters[1][0] == 0x38).all()
 
 
+def test_fp8_may_be_bytes_without_ml_dtypes(monkeypatch):
+    spec = KVSpec(**{**SHAPE, **FP8})
+    quarters = arrays(dtype=np.uint8)
+    with monkeypatch.context() as patch:
+        absent = types.SimpleNamespace(find_spec=lambda name: None)
+        patch.setattr(octavo._optional.importlib, "util", absent)
+        kv = PagedKV(spec, arrays=quarters)
+        k = np.full((1, 3, 8), 1.5, np.float32)
+        reference.append(kv, 0, k, -k, np.array([9]))
+    assert (kv.spec.dtype, kv.dtype, kv.nbytes) == ("float8_e4m3", np.uint8, spec.nbytes)
+    assert (quarters[0][0][2, 1] == 0x44).all()
+    assert (quarters[0][1][2, 1] == 0xC4).all()
+    mixed = [quarters[0], (quarters[1][0], quarters[1][1].view(ml_dtypes.float8_e4m3fn))]
+    with pytest.raises(RequestError, match=r"arrays\[1\]: V is float8_e4m3fn, needed is uint8"):
+        PagedKV(spec, arrays=mixed)
+
+
 class Far:
     """A producer whose memory NumPy cannot reach."""
 

@@ -6,19 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.attention import KVSpec, PagedKV, reference
+from octavo.attention import float8, reference
 from octavo.errors import RequestError
-from support.plain_attention import UNREAD, Filled
+from support.plain_attention import UNREAD, Filled, elements, memory_of
 
-STORED = ["float64", "float32", "float16", "bfloat16", "float8_e4m3"]
+# "bytes": fp8 as uint8.
+STORED = ["float64", "float32", "float16", "bfloat16", "float8_e4m3", "bytes"]
+FP8 = ("float8_e4m3", "bytes")
 LAYOUTS = ["NHD", "HND"]
 
 
 def memory(dtype="float32", layout="NHD", num_blocks=8, block_size=4, num_layers=2, **more):
-    if dtype == "float8_e4m3":
+    if dtype in FP8:
         more = {"k_scale": 0.5, "v_scale": [0.25, 2.0], **more}
-    spec = KVSpec(num_layers, num_blocks, block_size, 2, 4, 6, dtype=dtype, layout=layout, **more)
-    return PagedKV(spec)
+    shape = {"num_layers": num_layers, "num_blocks": num_blocks, "block_size": block_size}
+    dims = {"num_kv_heads": 2, "head_dim": 4, "v_head_dim": 6}
+    return memory_of(dtype, **shape, **dims, layout=layout, **more)
+
+
+def planes_of(kv):
+    """Keys and values of all layers, as elements that NumPy knows."""
+    layers = range(kv.spec.num_layers)
+    return [elements(plane) for layer in layers for plane in (kv.k(layer), kv.v(layer))]
 
 
 def token(plane, layout, block, slot):
@@ -41,8 +50,8 @@ def test_append_writes_each_token_to_its_slot_and_nothing_else(layout, dtype, mo
     reference.append(kv, 1, k, v, slots)
     written = {31: 0, 0: 2, 13: 3}
     for plane, given_, scale in (
-        (kv.k(1), k, kv.spec.k_scale),
-        (kv.v(1), v, kv.spec.v_scale),
+        (elements(kv.k(1)), k, kv.spec.k_scale),
+        (elements(kv.v(1)), v, kv.spec.v_scale),
     ):
         each = np.ones((2, 1)) if scale is None else np.broadcast_to(scale, (2,))[:, None]
         for slot in range(32):
@@ -52,17 +61,37 @@ def test_append_writes_each_token_to_its_slot_and_nothing_else(layout, dtype, mo
                 assert np.array_equal(found, (exact / each).astype(plane.dtype))
             else:
                 assert np.isnan(found.astype(float)).all()
-    assert np.isnan(kv.k(0).astype(float)).all()
+    assert np.isnan(elements(kv.k(0)).astype(float)).all()
 
 
-def test_fp8_saturates_and_keeps_nan():
-    kv = memory("float8_e4m3")
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_saturates_and_keeps_nan(dtype):
+    kv = memory(dtype)
     k = np.array([1e30, -1e30, np.inf, 460 * 0.5], np.float32)
     reference.append(
         kv, 0, np.stack([k, k])[None], np.full((1, 2, 6), np.nan, np.float32), np.array([0])
     )
-    assert kv.k(0)[0, 0, 0].astype(float).tolist() == [448, -448, 448, 448]
-    assert np.isnan(kv.v(0)[0, 0].astype(float)).all()
+    assert elements(kv.k(0))[0, 0, 0].astype(float).tolist() == [448, -448, 448, 448]
+    assert np.isnan(elements(kv.v(0))[0, 0].astype(float)).all()
+
+
+def test_fp8_bytes_are_those_of_ml_dtypes():
+    every = np.arange(256, dtype=np.uint8)
+    known = every.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert np.array_equal(float8.VALUES, known, equal_nan=True)
+    # Both sides of each value and of the middle between two: where rounding changes its mind.
+    finite = known[np.isfinite(known)].astype(np.float64)
+    middles = (np.sort(finite)[1:] + np.sort(finite)[:-1]) / 2
+    exact = np.concatenate([finite, middles]).astype(np.float32)
+    steps = np.concatenate([exact, np.nextafter(exact, np.inf), np.nextafter(exact, -np.inf)])
+    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
+    values = np.concatenate([steps, bits.view(np.float32)])
+    saturated = np.where(np.isnan(values), np.float32(np.nan), np.clip(values, -448, 448))
+    expected = saturated.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    assert np.array_equal(float8.encode(np, values), expected)
+    # What encodes is read back as itself.
+    codes = every[np.isfinite(known)]
+    assert np.array_equal(float8.encode(np, known[np.isfinite(known)]), codes)
 
 
 def test_values_too_large_for_half_precision_become_infinite_without_a_warning():
@@ -90,7 +119,7 @@ def test_gather_gives_the_rows_one_after_the_other(layout, dtype, size):
     lens = [0, 1, size, size + 1, 3 * size - 1]
     filled = Filled(lens, block_size=size, dtype=dtype, layout=layout, v_head_dim=6)
     k, v = reference.gather(filled.kv, 0, filled.block_tables, filled.seq_lens)
-    assert k.dtype == (np.float32 if dtype == "float8_e4m3" else filled.kv.dtype)
+    assert k.dtype == (np.float32 if dtype in FP8 else filled.kv.dtype)
     np.testing.assert_allclose(k.astype(float), np.concatenate(filled.keys), rtol=1e-6)
     np.testing.assert_allclose(v.astype(float), np.concatenate(filled.values), rtol=1e-6)
 
@@ -112,9 +141,8 @@ def test_gather_gives_copies_and_takes_no_rows():
 def test_copies_take_the_first_tokens_in_all_layers(layout, dtype):
     kv = memory(dtype, layout)
     random = np.random.default_rng(1)
-    for layer in range(2):
-        for plane in (kv.k(layer), kv.v(layer)):
-            plane[...] = random.standard_normal(plane.shape).astype(kv.dtype)
+    for plane in planes_of(kv):
+        plane[...] = random.standard_normal(plane.shape).astype(plane.dtype)
     before = [(kv.k(layer).copy(), kv.v(layer).copy()) for layer in range(2)]
     copies = [(5, 2, 3), (5, 0, 4), (7, 1, 0), (6, 3, 1)]
     reference.copy_blocks(kv, np.array(copies, np.int32))
@@ -159,21 +187,22 @@ def test_poison_leaves_the_slots_of_the_rows(layout, dtype):
     tables = np.array([[6, 2, UNREAD], [5, UNREAD, UNREAD]], np.int32)
     reference.poison(kv, tables, np.array([7, 1], np.int32))
     owned = {(6, 0), (6, 1), (6, 2), (6, 3), (2, 0), (2, 1), (2, 2), (5, 0)}
-    for plane in (kv.k(0), kv.v(0), kv.k(1), kv.v(1)):
+    for plane in planes_of(kv):
         for block in range(8):
             for slot in range(4):
                 found = token(plane, layout, block, slot).astype(float)
                 assert np.isnan(found).all() == ((block, slot) not in owned)
     reference.poison_all(kv)
-    assert np.isnan(kv.v(1).astype(float)).all()
+    assert np.isnan(elements(kv.v(1)).astype(float)).all()
 
 
 # --- swaps ----------------------------------------------------------------------------------------
 
 
 def filled_memory(dtype="float32", layout="NHD", seed=3):
-    kv = memory(dtype, layout)
-    kv.buffer[:] = np.random.default_rng(seed).integers(0, 256, kv.nbytes)
+    kv, random = memory(dtype, layout), np.random.default_rng(seed)
+    for plane in planes_of(kv):
+        plane.view(np.uint8)[...] = random.integers(0, 256, plane.view(np.uint8).shape)
     return kv
 
 

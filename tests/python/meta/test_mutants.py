@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "mutants"
+THEOREM = FOLDER.parent / "python/theorem/test_theorem.py"
 # L9 comes with events.
 LAWS = {f"L{number}" for number in range(1, 14)} - {"L9"}
 
@@ -33,6 +34,9 @@ def test_mutant_applies_and_names_tests_that_exist(root, path):
         text = (root / hunk.path).read_text(encoding="utf-8")
         assert mutants.mutated(text, hunk) != text
     for test in mutant.red:
+        if test.target == mutants.THEOREM:
+            assert f"\n{test.name} = " in THEOREM.read_text("utf-8")
+            continue
         where = root / ("rust/core/src" if test.target == "lib" else "tests/rust")
         name = test.name.rpartition("::")[2]
         assert any(f"fn {name}(" in file.read_text("utf-8") for file in where.rglob("*.rs"))
@@ -40,6 +44,13 @@ def test_mutant_applies_and_names_tests_that_exist(root, path):
 
 def test_every_law_has_a_mutant():
     assert {mutants.read(path).law for path in PATCHES} == LAWS
+
+
+def test_the_theorem_finds_what_it_is_there_for():
+    """Freed early, shared without a copy, published before it is computed."""
+    read = [mutants.read(path) for path in PATCHES]
+    found = {one.law for one in read if any(test.target == mutants.THEOREM for test in one.red)}
+    assert found >= {"L3", "L4", "L7"}
 
 
 def test_lines_that_are_gone_or_ambiguous_do_not_apply():

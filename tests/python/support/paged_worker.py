@@ -3,8 +3,9 @@
 It is as unkind as the contract allows. All memory is NaN at first; a block is NaN again when it is
 blank, and from the first token on that a plan computes in it, as soon as the plan is out: a step
 may touch its blocks from then on. The pass itself is run at once, or as late as its commit, after
-plans that came later have done their memory work; whole, or row by row from the last to the first,
-since no row may read what another computes in the same plan. Tables are rebuilt from table changes
+plans that came later have poisoned what they will write; whole, or row by row from the last to the
+first, since no row may read what another computes in the same plan. Copies run when the plan comes
+out, before passes that came earlier, or just before its own. Tables are rebuilt from table changes
 alone, and what lies past their ends is no block at all.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.attention import KVSpec, PagedKV, reference
+from octavo.attention import Backend, KVSpec, PagedKV, reference
 from octavo.model import Batch, sample
 from support.replay import TableMirror
 
@@ -32,6 +33,7 @@ class _Pass:
 
     batch: Batch
     sources: Any
+    copies: Any
     samplings: list[Sampling]
 
 
@@ -46,7 +48,9 @@ class PagedWorker:
         *,
         layout: str,
         late: bool,
+        late_copies: bool = False,
         by_row: bool = False,
+        backend: Backend = reference,
     ) -> None:
         config = model.config
         spec = KVSpec(
@@ -59,8 +63,9 @@ class PagedWorker:
             layout=layout,
         )
         self.model = model
+        self.backend = backend
         self.kv = PagedKV(spec)
-        self.late = late
+        self.late, self.late_copies = late, late_copies
         self.by_row = by_row
         self.mirror = TableMirror()
         self.passes: dict[int, _Pass] = {}
@@ -68,7 +73,7 @@ class PagedWorker:
         reference.poison_all(self.kv)
 
     def begin(self, plan: Any, samplings: list[Sampling]) -> None:
-        """Takes a plan that has just come out, and does its memory work."""
+        """Takes a plan that has just come out, and does what need not wait for its pass."""
         self.mirror.apply(plan)
         tables = self._tables(plan)
         copies = np.array(plan.copies)
@@ -80,12 +85,12 @@ class PagedWorker:
             blocks = table[start // size : -(-length // size)].tolist()
             self._poison(blocks[:1], start % size)
             self._poison(blocks[1:], 0)
-        if len(copies):
-            reference.copy_blocks(self.kv, copies)
+        if not self.late_copies:
+            self._copy(copies)
         arrays = (plan.token_ids, plan.positions, plan.slot_mapping, plan.query_start)
         rest = (tables, np.array(plan.seq_lens), np.array(plan.sample))
         batch = Batch(plan.num_decodes, *map(np.array, arrays), *rest)
-        self.passes[plan.number] = _Pass(batch, np.array(plan.token_source), samplings)
+        self.passes[plan.number] = _Pass(batch, np.array(plan.token_source), copies, samplings)
         if not self.late:
             self._run(plan.number)
 
@@ -109,6 +114,8 @@ class PagedWorker:
             return
         one = self.passes[number]
         batch = one.batch
+        if self.late_copies:
+            self._copy(one.copies)
         for place, source, index in one.sources.tolist():
             batch.token_ids[place] = self.sampled[source][index]
         if len(batch.seq_lens) == 0:
@@ -118,8 +125,12 @@ class PagedWorker:
         positions = batch.positions[batch.sample] + 1
         self.sampled[number] = sample(logits, one.samplings, positions)
 
+    def _copy(self, copies: Any) -> None:
+        if len(copies):
+            self.backend.copy_blocks(self.kv, copies)
+
     def _forward(self, batch: Batch) -> Any:
-        return self.model.forward(batch, self.kv, reference)
+        return self.model.forward(batch, self.kv, self.backend)
 
     def _forward_by_row(self, batch: Batch) -> Any:
         logits = np.empty((len(batch.sample), self.model.config.vocab_size))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 from octavo.attention import KVSpec, PagedKV
@@ -37,6 +38,30 @@ def plain_attention(q, k, v, scale=None, window=None):
     return out, lse
 
 
+def spec_of(dtype, **shape):
+    """A spec; the dtype "bytes" is fp8."""
+    fp8 = dtype in {"bytes", "float8_e4m3"}
+    scales = {"k_scale": 0.01, "v_scale": 0.02} if fp8 else {}
+    return KVSpec(**{"dtype": "float8_e4m3" if fp8 else dtype, **scales, **shape})
+
+
+def memory_of(dtype, **shape):
+    """A memory; that of "bytes" holds fp8 as uint8, as all do on a GPU."""
+    spec = spec_of(dtype, **shape)
+    if dtype != "bytes":
+        return PagedKV(spec)
+    pairs = [
+        (np.zeros(spec.k_shape, np.uint8), np.zeros(spec.v_shape, np.uint8))
+        for _ in range(spec.num_layers)
+    ]
+    return PagedKV(spec, arrays=pairs)
+
+
+def elements(plane):
+    """The same array, whose elements NumPy knows."""
+    return plane.view(ml_dtypes.float8_e4m3fn) if plane.dtype == np.uint8 else plane
+
+
 class Filled:
     """A memory with a row for each length, and the keys and values of its rows in float64."""
 
@@ -45,10 +70,9 @@ class Filled:
         size = shape["block_size"]
         counts = [-(-length // size) for length in lens]
         options = {"num_layers": layer + 1, "num_kv_heads": 2, "head_dim": 8, **shape}
-        if options.get("dtype") == "float8_e4m3":
-            options = {"k_scale": 0.01, "v_scale": 0.02, **options}
-        self.spec = KVSpec(num_blocks=sum(counts) + spare_blocks, **options)
-        self.kv = PagedKV(self.spec)
+        dtype = options.pop("dtype", "float32")
+        self.kv = memory_of(dtype, num_blocks=sum(counts) + spare_blocks, **options)
+        self.spec = self.kv.spec
         self.layer = layer
         self.seq_lens = np.array(lens, dtype=np.int32)
         ids = iter(self.random.permutation(self.spec.num_blocks))
@@ -57,10 +81,11 @@ class Filled:
         for row, count in enumerate(counts):
             self.block_tables[row, :count] = [next(ids) for _ in range(count)]
         for one in range(self.spec.num_layers):
-            self.kv.k(one)[...] = np.nan
-            self.kv.v(one)[...] = np.nan
-        self.keys = [self._fill(row, self.kv.k(layer), self.spec.k_scale) for row in self.rows]
-        self.values = [self._fill(row, self.kv.v(layer), self.spec.v_scale) for row in self.rows]
+            elements(self.kv.k(one))[...] = np.nan
+            elements(self.kv.v(one))[...] = np.nan
+        keys, values = elements(self.kv.k(layer)), elements(self.kv.v(layer))
+        self.keys = [self._fill(row, keys, self.spec.k_scale) for row in self.rows]
+        self.values = [self._fill(row, values, self.spec.v_scale) for row in self.rows]
 
     @property
     def rows(self):

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2
                  const int* __restrict__ rows, const float* __restrict__ k_scale, const float* __restrict__ v_scale,
                  float scale, int group, int block_size, int window, int split_tokens, i64 q_token, i64 table_stride,
                  i64 k_block, i64 k_slot, i64 k_head, i64 v_block, i64 v_slot, i64 v_head) {
-  constexpr int N = Vector<TKV>::N;
+  constexpr int N = Vector<TKV>::N, NQ = Vector<TQ>::N;
   constexpr int CHUNKS = (D > DV ? D : DV) / N;                                           // 16-byte chunks of a token
   constexpr int LANES = power_of_two_from(CHUNKS) < 32 ? power_of_two_from(CHUNKS) : 32;  // lanes of a token
   constexpr int PER_LANE = (CHUNKS + LANES - 1) / LANES;                                  // chunks of a lane
@@ -47,10 +47,15 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2
 #pragma unroll
     for (int c = 0; c < PER_LANE; ++c)
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
+      for (int i = 0; i < N; i += NQ) {
         const int d = (c * LANES + l) * N + i;
-        qs[g][c][i] = d < D ? to_float(from[d]) * score_scale : 0.f;
-        acc[g][c][i] = 0.f;
+        float loaded[NQ] = {};
+        if (d < D) load16(from + d, loaded);
+#pragma unroll
+        for (int e = 0; e < NQ; ++e) {
+          qs[g][c][i + e] = loaded[e] * score_scale;
+          acc[g][c][i + e] = 0.f;
+        }
       }
   }
 

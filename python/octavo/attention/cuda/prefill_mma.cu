@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
       for (int e = 0; e < 4; ++e) {
         const int token = token0 + n * 8 + (lane & 3) * 2 + (e & 1), at = position[e >> 1];
         // Also what lies behind `end`: the row of a query that there is not may be further on.
-        const bool seen = token < end && token <= at && (window == 0 || token > at - window);
+        const bool seen = token < end && token <= at && (window == 0 || at - token < window);
         s[n][e] = seen ? s[n][e] * score_scale : NEG_INF;
       }
     float shrink[2];

@@ -19,10 +19,14 @@ extern "C" __global__ void slots_from_tables(i64* __restrict__ slots, const int*
   }
 }
 
-// Of each query its row, and the tokens that it sees: those up to its own.
+// Of each query its row, and the tokens that it sees: those up to its own. Queries behind the last row's see none: what
+// an earlier call left there may name rows that are no more.
 extern "C" __global__ void expand_queries(int* __restrict__ rows, int* __restrict__ lens,
-                                          const int* __restrict__ query_start, const int* __restrict__ seq_lens) {
+                                          const int* __restrict__ query_start, const int* __restrict__ seq_lens,
+                                          int num_queries) {
   const int row = blockIdx.x, begin = query_start[row], count = query_start[row + 1] - begin;
+  if (row == (int)gridDim.x - 1)
+    for (int i = begin + count + threadIdx.x; i < num_queries; i += blockDim.x) rows[i] = lens[i] = 0;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     rows[begin + i] = row;
     lens[begin + i] = max(0, seq_lens[row] - count + i + 1);
