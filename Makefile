@@ -1,4 +1,4 @@
-# run · test · test-slow · test-compat · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
+# run · test · test-kernels · test-slow · test-compat · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -10,21 +10,24 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/.tools
 BUILT := $(VENV)/.built
 PEERS := benches/peers/.venv
+KERNELS := tests/kernels/.venv
 RUST_INPUTS := $(shell find rust -type f) Cargo.toml Cargo.lock pyproject.toml
 CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-core -p octavo-sim
 # Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
 export PYO3_PYTHON = $(abspath $(BIN)/python)
 
-.PHONY: help setup build run test test-slow test-compat lint fmt bench bench-quick bench-instructions bench-peers mutants clean \
-  check-cargo
+.PHONY: help setup build run test test-kernels test-slow test-compat lint fmt bench bench-quick bench-instructions bench-peers \
+  kernel-reports mutants clean check-cargo check-python check-compiler
 
 help:
 	@echo "make run        build, and simulate the festival sale"
 	@echo "make test       build, and run every test (under 10 minutes)"
+	@echo "make test-kernels  compile the CUDA kernels, and run them on a CPU (no card, no Rust; under 5 minutes)"
 	@echo "make test-slow  the same with long fuzzing"
 	@echo "make test-compat  the model against Hugging Face transformers (downloads 5 GB)"
 	@echo "make lint       formatting, lints, types, layers"
 	@echo "make fmt        format Rust and Python"
+	@echo "make kernel-reports  write down anew what the kernels come to when they are compiled"
 	@echo "make mutants    break each law on purpose, and see that its test turns red (under 10 minutes)"
 	@echo "make bench      measure everything that has a budget, and print the table (bench-quick: coarsely)"
 	@echo "make bench-instructions  count instructions by callgrind: what must not grow with pool and queue"
@@ -36,12 +39,18 @@ check-cargo:
 	@command -v $(CARGO) >/dev/null 2>&1 || { \
 	  echo "Octavo needs cargo: install Rust 1.88 or newer (https://rustup.rs, or your system's packages)." >&2; exit 1; }
 
-$(TOOLS): requirements-dev.txt
+check-python:
 	@command -v $(PYTHON) >/dev/null 2>&1 && \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 || { \
 	  echo "Octavo needs Python 3.10 or newer: install it, or name it with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
 	  echo "Octavo needs Python's venv module: install your system's python3-venv package." >&2; exit 1; }
+
+check-compiler:
+	@command -v g++ >/dev/null 2>&1 || { \
+	  echo "The kernels run on a CPU by g++, 11 or newer: install your system's g++ package." >&2; exit 1; }
+
+$(TOOLS): requirements-dev.txt | check-python
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
@@ -63,6 +72,18 @@ test: build
 	$(BIN)/python -m pytest --hypothesis-profile=ci
 	$(BIN)/python -m pytest --doctest-modules python/octavo
 	$(BIN)/python -m mypy.stubtest octavo._core --allowlist tests/python/meta/stubtest-allowlist.txt
+
+# An environment of its own, without the extension.
+$(KERNELS)/.installed: tests/kernels/requirements.txt | check-python
+	$(PYTHON) -m venv --clear $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/kernels/requirements.txt
+	@touch $@
+
+test-kernels: check-compiler $(KERNELS)/.installed
+	$(KERNELS)/bin/python -m pytest tests/kernels
+
+kernel-reports: $(KERNELS)/.installed
+	PYTHONPATH=tests/kernels:python $(KERNELS)/bin/python -m compile.report --write
 
 test-slow: build
 	PROPTEST_CASES=20000 OCTAVO_SOAK_STEPS=1000000 $(CARGO_TEST)
@@ -112,5 +133,5 @@ test-compat: build $(PEERS)/.installed
 	PYTHONPATH=python $(PEERS)/bin/python -m pytest -m compat
 
 clean:
-	rm -rf $(VENV) python/octavo/_core.*.so
+	rm -rf $(VENV) $(KERNELS) tests/kernels/.cache python/octavo/_core.*.so
 	$(CARGO) clean

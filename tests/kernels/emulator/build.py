@@ -33,7 +33,7 @@ _DEFINES = {
 }
 SANITIZERS = tuple(_KERNEL_FLAGS)
 # A kernel is compiled more often than it is run for long: -O2 takes half as long again to compile.
-_OPTIMIZE_KERNEL, _OPTIMIZE_RUNTIME = "-O1", "-O2"
+_OPTIMIZE_KERNEL, _OPTIMIZE_RUNTIME = "-O1", "-O3"
 _COMMON = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-fPIC", "-pthread"]
 _COMMON += ["-shared", "-fvisibility=hidden"]
 # Two threads that want the same object compile it once.

@@ -9,12 +9,9 @@ enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
 
 namespace cuemu {
 inline float e4m3_to_float(uint8_t v) {
-  const int exponent = (v >> 3) & 15, mantissa = v & 7;
-  float size;
-  if ((v & 0x7f) == 0x7f) size = NAN;
-  else if (exponent == 0) size = ldexpf((float)mantissa, -9);
-  else size = ldexpf(1.f + (float)mantissa / 8.f, exponent - 7);
-  return v & 0x80 ? -size : size;
+  if ((v & 0x7f) == 0x7f) return v & 0x80 ? -NAN : NAN;
+  // The same bits in a binary16 are 2^8 times less, whose exponent has a bias of 15; denormals, too.
+  return 256.f * (float)__ushort_as_half((unsigned short)((v & 0x80) << 8 | (v & 0x7f) << 7));
 }
 // To nearest, ties to even. What would round to more than 448 becomes 448, or NaN if not to saturate.
 inline uint8_t float_to_e4m3(float f, bool saturate) {

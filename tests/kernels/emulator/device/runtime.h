@@ -9,9 +9,6 @@
 
 namespace cuemu {
 
-// Bytes of a thread's stack: a power of two, and every stack is aligned to it.
-constexpr size_t kStack = 256 << 10;
-
 struct BlockView {
   dim3 grid, dim;
   uint3 index;
@@ -23,15 +20,6 @@ struct ThreadView {
   BlockView* block;
 };
 
-// The thread that runs now. The base of its stack says which: no thread-local variable has to be kept
-// in step with the switches.
-inline __attribute__((always_inline)) ThreadView* self() {
-  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  return *reinterpret_cast<ThreadView**>(frame & ~(uintptr_t)(kStack - 1));
-}
-
-inline unsigned char* dyn_smem() { return self()->block->shared; }
-
 struct Site {
   const char* file;
   int line;
@@ -42,6 +30,9 @@ struct Site {
 
 // What follows lies in a library of its own, one for all kernels of the process.
 #pragma GCC visibility push(default)
+
+// The thread of the grid that this thread of the system runs now.
+extern __thread ThreadView* current __attribute__((tls_model("initial-exec")));
 
 // Waits for all threads of the block; returns how many came with a true predicate.
 int block_barrier(bool predicate, Site at);
@@ -77,5 +68,8 @@ struct Launch {
 int launch(const Launch& how, void (*body)(void*), void* argument, char* error, size_t error_bytes);
 
 #pragma GCC visibility pop
+
+inline ThreadView* self() { return current; }
+inline unsigned char* dyn_smem() { return self()->block->shared; }
 
 }  // namespace cuemu

@@ -10,17 +10,19 @@ void open_barrier(Block& block) {
   block.result[block.generation & 1] = block.true_predicates;
   block.true_predicates = block.arrived = 0;
   ++block.generation;
-  for (const auto& thread : block.threads)
-    if (thread->state == Wait::Block) make_ready(block, thread->warp, 1u << thread->lane);
+  for (int warp = 0; warp < block.num_warps; ++warp) {
+    make_ready(block, warp, block.at_barrier[warp]);
+    block.at_barrier[warp] = 0;
+  }
 }
 
 // The instruction is the warp's: its lanes must not come to it from different places.
 void check_same_place(const Thread& thread) {
-  for_lanes(thread.owner->present[thread.warp], [&](int lane) {
-    const Thread& other = *thread.owner->thread(thread.warp, lane);
-    if (other.state == Wait::Block && other.at.line != thread.at.line)
-      fail("lanes of a warp wait at different __syncthreads\n" + where(thread) + where(other));
-  });
+  const uint32_t there = thread.owner->at_barrier[thread.warp];
+  if (!there) return;
+  const Thread& other = *thread.owner->thread(thread.warp, __builtin_ctz(there));
+  if (other.at.line != thread.at.line)
+    fail("lanes of a warp wait at different __syncthreads\n" + where(thread) + where(other));
 }
 
 }  // namespace
@@ -32,6 +34,7 @@ int block_barrier(bool predicate, Site at) {
   thread.at = at;
   thread.state = Wait::Block;
   check_same_place(thread);
+  block.at_barrier[thread.warp] |= 1u << thread.lane;
   race::release(&block.events->barrier[generation & 1]);
   block.true_predicates += predicate;
   if (++block.arrived == block.alive) open_barrier(block);

@@ -1,11 +1,12 @@
 // What a worker knows of the block that it runs: its threads, what each waits for, what is ready.
 //
 // A worker runs one block at a time and keeps block, threads and stacks for the next. Exactly one
-// thread of the block is running; the others are fibers that wait or are ready:
+// thread of the block is running; the others are fibers that wait, or may go on (a bit of `ready` says
+// so, and their state is still what they waited for):
 //
-//   Ready -> Running -> Warp  (at a warp collective)  -> Ready
-//                    -> Block (at __syncthreads)      -> Ready
-//                    -> Done
+//   Running -> Warp  (at a warp collective)  -> ready -> Running
+//           -> Block (at __syncthreads)      -> ready -> Running
+//           -> Done
 #pragma once
 #include <memory>
 #include <string>
@@ -24,7 +25,7 @@ namespace cuemu {
 
 constexpr int kMaxThreads = 1024, kMaxWarps = kMaxThreads / 32;
 
-enum class Wait : uint8_t { Running, Ready, Warp, Block, Done };
+enum class Wait : uint8_t { Running, Warp, Block, Done };
 enum class Collective : uint8_t { None, Sync, Shuffle, Vote, MmaFloat16, MmaBfloat16, Matrix, MatrixTransposed };
 enum class Order : uint8_t { Forward, Reverse, Random };
 
@@ -47,14 +48,14 @@ struct Range {
 struct Block;
 struct Thread : ThreadView {
   Block* owner;
+  Fiber* fiber;  // that it runs on for this block
   Wait state;
-  Collective collective;    // what it waits for or did last, with the mask and the parameter it gave
+  Collective collective;  // what it waits for or did last, with the mask and the parameter it gave
   uint32_t mask, parameter;
   Site at;
-  alignas(16) unsigned char in[64], out[64];  // what it brought to the collective, and got from it
+  alignas(16) unsigned char in[48], out[16];  // what it brought to the collective, and got from it
+  unsigned committed;                         // groups of copies
   std::vector<Copy> copies;                   // oldest first
-  unsigned committed;
-  Fiber* fiber;  // that it runs on for this block
   race::Lane syncs;
 };
 
@@ -71,6 +72,7 @@ struct Block : BlockView {
   unsigned generation = 0;
   // A bit for each lane: there, waiting at a collective, ready; and a bit for each warp with a ready lane.
   uint32_t present[kMaxWarps], waiting[kMaxWarps], ready[kMaxWarps], ready_warps = 0;
+  uint32_t at_barrier[kMaxWarps];  // a bit for each lane in __syncthreads
 
   Order order = Order::Forward;
   uint64_t random = 1;
@@ -82,10 +84,7 @@ struct Block : BlockView {
   race::Events* events = nullptr;
   char ended = 0;  // the event of a thread's end, of all blocks of this worker
 
-  Thread* thread(int warp, int lane) const {
-    const int i = warp * 32 + lane;
-    return i < size ? threads[(size_t)i].get() : nullptr;
-  }
+  Thread* thread(int warp, int lane) const { return threads[(size_t)(warp * 32 + lane)].get(); }
 };
 
 inline Thread* running() { return static_cast<Thread*>(self()); }

@@ -43,7 +43,9 @@ cuemu_switch:
 namespace cuemu {
 namespace {
 
-constexpr size_t kUsable = kStack - 2 * kPage;
+// What the threads of a warp touch together, the upper ends of their stacks, must not fall into the same
+// sets of a cache.
+constexpr size_t kShift = 5 * 64, kShifts = 64;
 
 #if defined(CUEMU_UCONTEXT) || !defined(__x86_64__)
 void start(Fiber& fiber, void (*entry)()) {
@@ -55,7 +57,7 @@ void start(Fiber& fiber, void (*entry)()) {
 }
 #else
 void start(Fiber& fiber, void (*entry)()) {
-  void** top = reinterpret_cast<void**>(static_cast<char*>(fiber.stack) + fiber.stack_bytes - 64);
+  void** top = reinterpret_cast<void**>(static_cast<char*>(fiber.stack) + fiber.stack_bytes);
   *--top = nullptr;  // a return address: the stack is aligned as after a call
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // the registers that cuemu_switch takes off
@@ -84,14 +86,13 @@ void switch_fiber(Fiber& from, Fiber& to) {
   guards::after_switch(from.fake_stack);
 }
 
-Stacks::Stacks(int count) : bytes_((size_t)(count + 1) * kStack) {
+Stacks::Stacks(int count) : bytes_((size_t)count * kStack) {
   void* region = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region == MAP_FAILED) {
     perror("stacks of a block");
     abort();
   }
   region_ = static_cast<char*>(region);
-  first_ = reinterpret_cast<char*>(((uintptr_t)region + kStack - 1) & ~(uintptr_t)(kStack - 1));
 }
 
 Stacks::~Stacks() {
@@ -100,11 +101,10 @@ Stacks::~Stacks() {
 }
 
 void Stacks::prepare(int i, Fiber& fiber, void (*entry)()) {
-  char* base = first_ + (size_t)i * kStack;
-  mprotect(base + kPage, kPage, PROT_NONE);
-  fiber.owner = reinterpret_cast<void**>(base);
-  fiber.stack = base + 2 * kPage;
-  fiber.stack_bytes = kUsable;
+  char* base = region_ + (size_t)i * kStack;
+  mprotect(base, kPage, PROT_NONE);
+  fiber.stack = base + kPage;
+  fiber.stack_bytes = kStack - kPage - (size_t)i % kShifts * kShift;
   fiber.race_fiber = race::take_fiber();
   start(fiber, entry);
 }

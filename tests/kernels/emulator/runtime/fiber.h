@@ -1,7 +1,6 @@
 // A fiber: a stack of its own, and a switch that costs some nanoseconds.
 //
-// The stack of fiber i of a region starts at i * kStack: a page that says whose it is (`self` reads it),
-// a page that may not be touched, and the stack proper, which grows down towards that.
+// The stacks of a block lie one after the other, and below each is a page that may not be touched.
 #pragma once
 #include <cstddef>
 
@@ -11,7 +10,7 @@
 
 namespace cuemu {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kPage = 4096, kStack = 256 << 10;
 
 struct Fiber {
 #if defined(CUEMU_UCONTEXT) || !defined(__x86_64__)
@@ -19,8 +18,7 @@ struct Fiber {
 #else
   void* stack_pointer = nullptr;
 #endif
-  void** owner = nullptr;  // what `self` reads on this stack
-  void* stack = nullptr;   // lowest usable byte
+  void* stack = nullptr;  // lowest usable byte
   size_t stack_bytes = 0;
   void* race_fiber = nullptr;  // ThreadSanitizer's handle
   void* fake_stack = nullptr;  // AddressSanitizer's
@@ -38,14 +36,13 @@ class Stacks {
   ~Stacks();
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
-  // Makes a fiber that starts in `entry` on stack i; it has to be given an owner before it runs.
+  // Makes a fiber that starts in `entry` on stack i.
   void prepare(int i, Fiber& fiber, void (*entry)());
   void release(Fiber& fiber);
 
  private:
   char* region_;
   size_t bytes_;
-  char* first_;
 };
 
 }  // namespace cuemu

@@ -102,7 +102,7 @@ class Worker {
   bool run(uint64_t number) {
     reset(number);
     race::release(&block_.events->start);
-    switch_fiber(block_.worker, *pick(block_, 0)->fiber);
+    enter(block_);
     if (block_.failed) end_all();
     if (!apart_) race::acquire(&block_.ended);  // and the next block is after this one
     return !block_.failed;
@@ -118,7 +118,7 @@ class Worker {
     block_.arrived = block_.true_predicates = 0;
     block_.generation = 0;
     for (int warp = 0; warp < block_.num_warps; ++warp)
-      block_.present[warp] = block_.waiting[warp] = block_.ready[warp] = 0;
+      block_.present[warp] = block_.waiting[warp] = block_.ready[warp] = block_.at_barrier[warp] = 0;
     for (auto& thread : block_.threads) {
       thread->collective = Collective::None;
       thread->mask = thread->parameter = 0;
@@ -130,7 +130,6 @@ class Worker {
       // another fiber than its like in this, and so is ordered after none that it may race with.
       const size_t shift = race::kWatched ? turn_ : 0;
       thread->fiber = &fibers_[((size_t)thread->linear + shift) % fibers_.size()];
-      *thread->fiber->owner = static_cast<ThreadView*>(thread.get());
     }
     ++turn_;
     for (int warp = 0; warp < block_.num_warps; ++warp) make_ready(block_, warp, block_.present[warp]);

@@ -3,6 +3,9 @@
 #include "report.h"
 
 namespace cuemu {
+
+__thread ThreadView* current __attribute__((tls_model("initial-exec"))) = nullptr;
+
 namespace {
 
 uint64_t draw(Block& block) {  // xorshift64
@@ -21,14 +24,7 @@ int choose(Block& block, uint32_t bits) {
   return __builtin_ctz(bits);
 }
 
-}  // namespace
-
-void make_ready(Block& block, int warp, uint32_t lanes) {
-  block.ready[warp] |= lanes;
-  if (block.ready[warp]) block.ready_warps |= 1u << warp;
-  for_lanes(lanes, [&](int lane) { block.thread(warp, lane)->state = Wait::Ready; });
-}
-
+// Takes a ready thread, of `warp` if the order leaves it open; null where none is.
 Thread* pick(Block& block, int warp) {
   if (!block.ready_warps) return nullptr;
   // A warp that goes on as long as it can keeps its memory in the cache; a random order must not.
@@ -41,11 +37,20 @@ Thread* pick(Block& block, int warp) {
   return thread;
 }
 
+}  // namespace
+
+void enter(Block& block) {
+  Thread* first = pick(block, 0);
+  current = first;
+  switch_fiber(block.worker, *first->fiber);
+}
+
 void wait_for_others(Thread& thread) {
   Block& block = *thread.owner;
   Thread* next = pick(block, thread.warp);
   if (next == &thread) return;
   if (!next) fail(stuck(block));
+  current = next;
   switch_fiber(*thread.fiber, *next->fiber);
 }
 
@@ -53,6 +58,7 @@ void leave(Thread& thread) {
   Block& block = *thread.owner;
   Thread* next = pick(block, thread.warp);
   if (!next && block.alive) fail(stuck(block));
+  current = next;
   switch_fiber(*thread.fiber, next ? *next->fiber : block.worker);
 }
 

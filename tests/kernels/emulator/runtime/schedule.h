@@ -4,9 +4,12 @@
 
 namespace cuemu {
 
-void make_ready(Block& block, int warp, uint32_t lanes);
-// Takes a ready thread, of `warp` if the order leaves it open; null where none is.
-Thread* pick(Block& block, int warp);
+inline void make_ready(Block& block, int warp, uint32_t lanes) {
+  block.ready[warp] |= lanes;
+  if (block.ready[warp]) block.ready_warps |= 1u << warp;
+}
+// Leaves the worker for a thread of the block; returns when the block has ended or failed.
+void enter(Block& block);
 // The running thread has set what it waits for: runs others until one of them has made it ready.
 void wait_for_others(Thread& thread);
 // Ends the running thread, whose state is Done, and runs another, or the worker after the last.

@@ -3,16 +3,23 @@
 namespace cuemu {
 namespace {
 
-float widen(uint16_t bits, bool bfloat16) {
-  float value;
+// The columns of B and D at once.
+typedef float Row __attribute__((vector_size(32)));
+
+// COUNT neighbours of a fragment, in float.
+template <int COUNT>
+void widen(float* to, const unsigned char* from, bool bfloat16) {
   if (bfloat16) {
-    const uint32_t word = (uint32_t)bits << 16;
-    memcpy(&value, &word, 4);
-    return value;
+    uint16_t bits[COUNT];
+    memcpy(bits, from, sizeof bits);
+    uint32_t words[COUNT];
+    for (int i = 0; i < COUNT; ++i) words[i] = (uint32_t)bits[i] << 16;
+    memcpy(to, words, sizeof words);
+  } else {
+    _Float16 halves[COUNT];
+    memcpy(halves, from, sizeof halves);
+    for (int i = 0; i < COUNT; ++i) to[i] = (float)halves[i];
   }
-  _Float16 half;
-  memcpy(&half, &bits, 2);
-  return (float)half;
 }
 
 }  // namespace
@@ -21,27 +28,27 @@ float widen(uint16_t bits, bool bfloat16) {
 // g + 8, columns 2c, 2c + 1 and the same plus 8; of B (16 x 8) the rows 2c, 2c + 1 and the same plus 8 of
 // column g; of C and D (16 x 8) rows g and g + 8, columns 2c and 2c + 1.
 void multiply(Thread* const* lanes, bool bfloat16) {
-  float a[16][16], b[16][8], d[16][8];
+  float a[16][16];
+  Row b[16], d[16];
   for (int t = 0; t < 32; ++t) {
-    const int g = t >> 2, c = t & 3;
-    uint16_t a_part[8], b_part[4];
-    float c_part[4];
-    memcpy(a_part, lanes[t]->in, 16);
-    memcpy(b_part, lanes[t]->in + 16, 8);
-    memcpy(c_part, lanes[t]->in + 24, 16);
-    for (int i = 0; i < 8; ++i)
-      a[g + ((i >> 1) & 1) * 8][c * 2 + (i & 1) + (i >> 2) * 8] = widen(a_part[i], bfloat16);
-    for (int i = 0; i < 4; ++i) b[c * 2 + (i & 1) + (i >> 1) * 8][g] = widen(b_part[i], bfloat16);
-    for (int i = 0; i < 4; ++i) d[g + (i >> 1) * 8][c * 2 + (i & 1)] = c_part[i];
+    const int g = t >> 2, c = (t & 3) * 2;
+    float part[8];
+    widen<8>(part, lanes[t]->in, bfloat16);
+    for (int i = 0; i < 8; ++i) a[g + (i >> 1 & 1) * 8][c + (i & 1) + (i >> 2) * 8] = part[i];
+    widen<4>(part, lanes[t]->in + 16, bfloat16);
+    for (int i = 0; i < 4; ++i) b[c + (i & 1) + (i >> 1) * 8][g] = part[i];
+    memcpy(reinterpret_cast<float*>(&d[g]) + c, lanes[t]->in + 24, 8);
+    memcpy(reinterpret_cast<float*>(&d[g + 8]) + c, lanes[t]->in + 32, 8);
   }
-  for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < 16; ++k)
-      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+  for (int row = 0; row < 16; ++row) {
+    Row sum = d[row];
+    for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k];
+    d[row] = sum;
+  }
   for (int t = 0; t < 32; ++t) {
-    const int g = t >> 2, c = t & 3;
-    float part[4];
-    for (int i = 0; i < 4; ++i) part[i] = d[g + (i >> 1) * 8][c * 2 + (i & 1)];
-    memcpy(lanes[t]->out, part, 16);
+    const int g = t >> 2, c = (t & 3) * 2;
+    memcpy(lanes[t]->out, reinterpret_cast<float*>(&d[g]) + c, 8);
+    memcpy(lanes[t]->out + 8, reinterpret_cast<float*>(&d[g + 8]) + c, 8);
   }
 }
 

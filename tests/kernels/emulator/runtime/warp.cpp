@@ -24,8 +24,8 @@ void vote(Thread* const* lanes, uint32_t mask) {
 
 void work_out(const Thread& last, uint32_t mask) {
   Thread* lanes[32];
-  for (int i = 0; i < 32; ++i) lanes[i] = last.owner->thread(last.warp, i);
   for_lanes(mask, [&](int i) {
+    lanes[i] = last.owner->thread(last.warp, i);
     if (lanes[i]->collective != last.collective || lanes[i]->mask != last.mask)
       fail("lanes disagree on the collective or its mask\n" + where(last) + where(*lanes[i]));
   });
