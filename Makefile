@@ -11,6 +11,7 @@ TOOLS := $(VENV)/.tools
 BUILT := $(VENV)/.built
 PEERS := benches/peers/.venv
 KERNELS := tests/kernels/.venv
+COMPAT := tests/compat/.venv
 RUST_INPUTS := $(shell find rust -type f) Cargo.toml Cargo.lock pyproject.toml
 CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-core -p octavo-sim
 # Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
@@ -24,7 +25,7 @@ help:
 	@echo "make test       build, and run every test (under 10 minutes)"
 	@echo "make test-kernels  compile the CUDA kernels, and run them on a CPU (no card, no Rust; under 5 minutes)"
 	@echo "make test-slow  the same with long fuzzing"
-	@echo "make test-compat  the model against Hugging Face transformers (downloads 5 GB)"
+	@echo "make test-compat  model and memory against Hugging Face transformers and PyTorch (installs 5 GB)"
 	@echo "make lint       formatting, lints, types, layers"
 	@echo "make fmt        format Rust and Python"
 	@echo "make kernel-reports  write down anew what the kernels come to when they are compiled"
@@ -126,12 +127,17 @@ $(PEERS)/.installed: benches/peers/requirements-vllm.txt $(TOOLS)
 bench-peers: build $(PEERS)/.installed
 	PYTHONPATH=python:benches:benches/python $(PEERS)/bin/python benches/peers/compare.py
 
-# What the tests need is pinned in one place.
-test-compat: build $(PEERS)/.installed
-	grep -E '^(hypothesis|ml_dtypes|pytest|pytest-timeout)==' requirements-dev.txt | \
-	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
-	PYTHONPATH=python $(PEERS)/bin/python -m pytest -m compat
+# PyTorch and transformers; what the tests themselves need is pinned in one place.
+$(COMPAT)/.installed: tests/compat/requirements.txt requirements-dev.txt $(TOOLS)
+	$(PYTHON) -m venv --clear $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r tests/compat/requirements.txt
+	grep -E '^(hypothesis|ml_dtypes|numpy|pytest|pytest-timeout)==' requirements-dev.txt | \
+	  $(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+test-compat: build $(COMPAT)/.installed
+	PYTHONPATH=python $(COMPAT)/bin/python -m pytest -m compat
 
 clean:
-	rm -rf $(VENV) $(KERNELS) tests/kernels/.cache python/octavo/_core.*.so
+	rm -rf $(VENV) $(KERNELS) $(COMPAT) tests/kernels/.cache python/octavo/_core.*.so
 	$(CARGO) clean

@@ -43,7 +43,9 @@ def measure_python(folder, *, quick):
     command = [sys.executable, "-m", "pytest", "benches/python", "--benchmark-only", "--timeout=0"]
     columns = "--benchmark-columns=min,median,iqr,rounds"
     result = f"--benchmark-json={folder / 'python.json'}"
-    run([*command, "-q", "--benchmark-disable-gc", columns, result, *flags("--quick", given=quick)])
+    command += ["-q", "--benchmark-disable-gc", columns, result, *flags("--quick", given=quick)]
+    # One core, as all else here: threads of BLAS that wait for a busy core measure that core.
+    run(command, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
 
 
 def measure_instructions():

@@ -1,4 +1,9 @@
-"""What the engine costs beside its model: 64 sequences decode, and their forward pass is free."""
+"""What the engine costs beside its model: 64 sequences decode, and their forward pass is free.
+
+Scheduling, the arrays of a pass, telling tokens to their requests, and, greedily, the largest of
+512 logits a row. Choosing a token reads every logit, as the last layer does: what it costs grows
+with the vocabulary and is the model's work. Drawn tokens are measured beside, to see it.
+"""
 
 import numpy as np
 import pytest

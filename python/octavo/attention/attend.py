@@ -101,7 +101,7 @@ def _attend(
     read: _Layer, queries: Array, at: int, to: int, table: Array, length: int, sums: _Sums
 ) -> None:
     """The sums of queries at … to - 1, which are the last tokens of `length` of a row."""
-    xp, kv = read.kv.xp, read.kv
+    xp = read.kv.xp
     num, (_, kv_heads, group, dim) = to - at, queries.shape
     first = 0 if read.window is None else max(0, length - num + 1 - read.window)
     tiles = list(_tiles(read, first, length))
@@ -110,8 +110,8 @@ def _attend(
     grouped = queries[at:to].swapaxes(0, 1).reshape(kv_heads, num * group, dim)
     scores = xp.empty((kv_heads, num * group, length - first), dtype=read.dtype)
     for blocks, tokens, columns in tiles:
-        k = widened(kv, read.keys[table[blocks]], read.dtype).reshape(-1, kv_heads, dim)[tokens]
-        scores[..., columns] = grouped @ k.transpose(1, 2, 0)
+        k = _gathered(read, read.keys, table[blocks], tokens)
+        scores[..., columns] = grouped @ k.swapaxes(1, 2)
     if num > 1:
         hidden = _hidden(read, num, first, length)[:, None, :]
         shown = scores.reshape(kv_heads, num, group, length - first)
@@ -124,9 +124,7 @@ def _attend(
 
     out = 0
     for blocks, tokens, columns in tiles:
-        v = widened(kv, read.values[table[blocks]], read.dtype)
-        v = v.reshape(-1, kv_heads, v.shape[-1])[tokens]
-        out = out + weights[..., columns] @ v.swapaxes(0, 1)
+        out = out + weights[..., columns] @ _gathered(read, read.values, table[blocks], tokens)
     by_head = (kv_heads, num, group)
     sums.values[at:to] = xp.asarray(out).reshape(*by_head, -1).swapaxes(0, 1)
     sums.weights[at:to] = weights.sum(axis=-1).reshape(by_head).swapaxes(0, 1)
@@ -142,6 +140,17 @@ def _tiles(read: _Layer, first: int, length: int) -> Iterator[tuple[slice, slice
         begin, end = max(first, block * size), min(length, behind * size)
         tokens = slice(begin - block * size, end - block * size)
         yield slice(block, behind), tokens, slice(begin - first, end - first)
+
+
+def _gathered(read: _Layer, plane: Array, blocks: Array, tokens: slice) -> Array:
+    """Tokens of blocks as [KV head, token, dim], read in pieces as long as the layout has them."""
+    kv = read.kv
+    if kv.spec.layout == "NHD":
+        tile = widened(kv, plane[blocks], read.dtype)
+        return tile.reshape(-1, *tile.shape[2:])[tokens].swapaxes(0, 1)
+    heads = kv.xp.arange(kv.spec.num_kv_heads)[:, None]
+    tile = widened(kv, plane.swapaxes(1, 2)[blocks, heads], read.dtype)
+    return tile.reshape(len(heads), -1, tile.shape[-1])[:, tokens]
 
 
 def _hidden(read: _Layer, num_queries: int, first: int, length: int) -> Array:

@@ -58,6 +58,8 @@ class Generation:
 class _Running(NamedTuple):
     generation: Generation
     place: int
+    # Of the generation, at that place.
+    said: list[int]
     sampling: Sampling
 
 
@@ -170,7 +172,8 @@ class Engine:
         generation = Generation(request, self.scheduler.sequences(request))
         chosen = sampling or Sampling()
         for index, seq in enumerate(generation.seqs):
-            self._running[seq] = _Running(generation, index, chosen.of(index))
+            said, sampling = generation.tokens[index], chosen.of(index)
+            self._running[seq] = _Running(generation, index, said, sampling)
         return generation
 
     def abort(self, generation: Generation) -> None:
@@ -272,8 +275,7 @@ class Engine:
 
     def _tell(self, outcome: Outcome) -> None:
         for seq, tokens in outcome:
-            running = self._running[seq]
-            running.generation.tokens[running.place] += tokens
+            self._running[seq].said.extend(tokens)
         for seq, reason in zip(outcome.finished.tolist(), outcome.reasons.tolist(), strict=True):
             running = self._running.pop(seq)
             running.generation.reasons[running.place] = Reason(reason)

@@ -126,15 +126,16 @@ def sample(
     tokens = _to_host(tokens).astype(np.int32)
     # Rows that are cut are sorted first. The others must not be, or their tokens would depend on
     # whether a row beside them is cut.
-    for is_cut in (False, True):
-        rows = [
-            row for row, one in enumerate(samplings) if one.temperature > 0 and one.is_cut is is_cut
-        ]
-        if rows:
-            chosen = [samplings[row] for row in rows]
-            numbers = uniform([one.seed for one in chosen], np.asarray(positions)[rows])
-            drawn = _draw(logits[xp.asarray(rows)], chosen, numbers, is_cut=is_cut, xp=xp)
-            tokens[rows] = _to_host(drawn)
+    whole: list[int] = []
+    cut: list[int] = []
+    for row, one in enumerate(samplings):
+        if one.temperature > 0:
+            (cut if one.is_cut else whole).append(row)
+    for rows in filter(None, (whole, cut)):
+        chosen = [samplings[row] for row in rows]
+        numbers = uniform([one.seed for one in chosen], np.asarray(positions)[rows])
+        drawn = _draw(logits[xp.asarray(rows)], chosen, numbers, is_cut=rows is cut, xp=xp)
+        tokens[rows] = _to_host(drawn)
     return tokens
 
 

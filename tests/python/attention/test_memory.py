@@ -1,5 +1,6 @@
 """The shape of KV memory, its bytes and budget; owned and adopted arrays; DLPack; no extension."""
 
+import importlib
 import subprocess
 import sys
 import types
@@ -305,9 +306,10 @@ def test_integers_are_no_memory():
     assert caught.value.field == "dtype"
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("name", ["float32", "float16", "float64", "bfloat16"])
 def test_cpu_tensor_of_pytorch_shares_its_memory(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: DLPack with it")
+    torch = importlib.import_module("torch")
     keys, values = (torch.zeros(6, 4, 3, 8, dtype=getattr(torch, name)) for _ in range(2))
     given_, dtype = (keys, values), None
     if name == "bfloat16":
