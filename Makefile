@@ -1,4 +1,4 @@
-# run · test · test-kernels · test-slow · test-compat · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
+# run · test · test-kernels · test-slow · test-nightly · test-compat · lint · fmt · bench… · mutants · clean: each sets up what it needs, and no more than that.
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -11,13 +11,15 @@ TOOLS := $(VENV)/.tools
 BUILT := $(VENV)/.built
 PEERS := benches/peers/.venv
 KERNELS := tests/kernels/.venv
+CUDA_SOURCES := $(wildcard python/octavo/attention/cuda/* tests/kernels/emulator/device/* tests/kernels/emulator/runtime/* \
+  tests/kernels/detectors/bugs/*.cu)
 COMPAT := tests/compat/.venv
 RUST_INPUTS := $(shell find rust -type f) Cargo.toml Cargo.lock pyproject.toml
 CARGO_TEST := $(CARGO) test --locked --quiet --profile test-release -p octavo-core -p octavo-sim
 # Every build of the extension meets the same interpreter, so that one target's build is not undone by another's.
 export PYO3_PYTHON = $(abspath $(BIN)/python)
 
-.PHONY: help setup build run test test-kernels test-slow test-compat lint fmt bench bench-quick bench-instructions bench-peers \
+.PHONY: help setup build run test test-kernels test-slow test-nightly test-compat lint fmt bench bench-quick bench-instructions bench-peers \
   kernel-reports mutants clean check-cargo check-python check-compiler
 
 help:
@@ -25,6 +27,7 @@ help:
 	@echo "make test       build, and run every test (under 10 minutes)"
 	@echo "make test-kernels  compile the CUDA kernels, and run them on a CPU (no card, no Rust; under 5 minutes)"
 	@echo "make test-slow  the same with long fuzzing"
+	@echo "make test-nightly  a few hundred examples of the theorem through the emulated kernels (minutes)"
 	@echo "make test-compat  model and memory against Hugging Face transformers and PyTorch (installs 5 GB)"
 	@echo "make lint       formatting, lints, types, layers"
 	@echo "make fmt        format Rust and Python"
@@ -90,11 +93,16 @@ test-slow: build
 	PROPTEST_CASES=20000 OCTAVO_SOAK_STEPS=1000000 $(CARGO_TEST)
 	$(BIN)/python -m pytest --hypothesis-profile=long --timeout=0 -m "not gpu and not compat"
 
+# The theorem with the emulated kernels as its back end.
+test-nightly: build | check-compiler
+	cd tests/kernels && $(abspath $(BIN))/python -m pytest -o addopts="-ra --import-mode=importlib" --timeout=0 nightly
+
 lint: build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
+	$(BIN)/clang-format --dry-run --Werror $(CUDA_SOURCES)
 	$(BIN)/pyright
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
@@ -103,6 +111,7 @@ fmt: setup
 	$(CARGO) fmt --all
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/clang-format -i $(CUDA_SOURCES)
 
 mutants: check-cargo $(TOOLS)
 	$(BIN)/python tests/mutants/run.py

@@ -122,7 +122,8 @@ def arguments(kernel: Kernel, values: Mapping[str, object]) -> list[object]:
 def _scalar(kind: str, value: object) -> np.generic:
     if kind not in _SCALARS:
         raise _unknown(kind)
-    return cast("Any", _SCALARS[kind])(value)
+    number: np.generic = cast("Any", _SCALARS[kind])(value)
+    return number
 
 
 def check_arguments(xp: ModuleType, kernel: Kernel, args: Sequence[object]) -> None:

@@ -5,8 +5,7 @@ __global__ void kernel(float* y, const float* x, int n) {
   float* s = (float*)cuemu::dyn_smem();
   const int t = threadIdx.x, turns = n / (int)blockDim.x;
   const auto load = [&](int turn) {
-    if (turn < turns && t % 4 == 0)
-      cuemu::cp_async16(s + turn % 2 * 128 + t, x + turn * blockDim.x + t);
+    if (turn < turns && t % 4 == 0) cuemu::cp_async16(s + turn % 2 * 128 + t, x + turn * blockDim.x + t);
     cuemu::cp_async_commit();
   };
   float sum = 0.f;

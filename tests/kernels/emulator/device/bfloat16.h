@@ -21,13 +21,7 @@ inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
 inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 inline float __bfloat162float(__nv_bfloat16 b) { return (float)b; }
 inline float2 __bfloat1622float2(__nv_bfloat162 b) { return {(float)b.x, (float)b.y}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 f) {
-  return {__nv_bfloat16(f.x), __nv_bfloat16(f.y)};
-}
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
-  return {__nv_bfloat16(a), __nv_bfloat16(b)};
-}
+inline __nv_bfloat162 __float22bfloat162_rn(float2 f) { return {__nv_bfloat16(f.x), __nv_bfloat16(f.y)}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__nv_bfloat16(a), __nv_bfloat16(b)}; }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
-  return cuemu::bits_as<__nv_bfloat16>(bits);
-}
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return cuemu::bits_as<__nv_bfloat16>(bits); }

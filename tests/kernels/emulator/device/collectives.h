@@ -46,12 +46,6 @@ inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, CUE
   return cuemu::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source, at);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int p, CUEMU_AT) {
-  return cuemu::warp_vote(mask, p != 0, at);
-}
-inline int __any_sync(unsigned mask, int p, CUEMU_AT) {
-  return cuemu::warp_vote(mask, p != 0, at) != 0;
-}
-inline int __all_sync(unsigned mask, int p, CUEMU_AT) {
-  return cuemu::warp_vote(mask, p == 0, at) == 0;
-}
+inline unsigned __ballot_sync(unsigned mask, int p, CUEMU_AT) { return cuemu::warp_vote(mask, p != 0, at); }
+inline int __any_sync(unsigned mask, int p, CUEMU_AT) { return cuemu::warp_vote(mask, p != 0, at) != 0; }
+inline int __all_sync(unsigned mask, int p, CUEMU_AT) { return cuemu::warp_vote(mask, p == 0, at) == 0; }

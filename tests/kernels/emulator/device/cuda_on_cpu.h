@@ -11,14 +11,14 @@
 // AddressSanitizer puts guards around those, and around thread-local ones it does not.
 #pragma once
 #define CUDA_ON_CPU 1
+#include "async_copy.h"
+#include "atomics.h"
+#include "bfloat16.h"
+#include "collectives.h"
+#include "entry.h"
+#include "float16.h"
+#include "float8.h"
 #include "language.h"
 #include "runtime.h"
-#include "collectives.h"
-#include "atomics.h"
 #include "scalar_math.h"
-#include "float16.h"
-#include "bfloat16.h"
-#include "float8.h"
-#include "async_copy.h"
 #include "tensor_core.h"
-#include "entry.h"

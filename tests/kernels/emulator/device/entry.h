@@ -64,11 +64,11 @@ int launch_kernel(void (*kernel)(A...), const Launch& how, void** values, char* 
 }  // namespace cuemu
 
 // What the builder appends to a source, once for every kernel that was asked for.
-#define CUEMU_EXPORT(symbol, ...)                                                                 \
-  extern "C" __attribute__((visibility("default"))) int symbol(                                   \
-      const cuemu::Launch* how, void** values, char* error, size_t bytes) {                       \
-    return cuemu::launch_kernel(&__VA_ARGS__, *how, values, error, bytes);                        \
-  }                                                                                               \
-  extern "C" __attribute__((visibility("default"))) const char* symbol##_signature() {            \
-    return cuemu::signature(&__VA_ARGS__);                                                        \
+#define CUEMU_EXPORT(symbol, ...)                                                                                    \
+  extern "C" __attribute__((visibility("default"))) int symbol(const cuemu::Launch* how, void** values, char* error, \
+                                                               size_t bytes) {                                       \
+    return cuemu::launch_kernel(&__VA_ARGS__, *how, values, error, bytes);                                           \
+  }                                                                                                                  \
+  extern "C" __attribute__((visibility("default"))) const char* symbol##_signature() {                               \
+    return cuemu::signature(&__VA_ARGS__);                                                                           \
   }

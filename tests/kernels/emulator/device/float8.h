@@ -35,8 +35,7 @@ struct __nv_fp8_e4m3 {
   explicit __nv_fp8_e4m3(float f) : __x(cuemu::float_to_e4m3(f, true)) {}
   explicit operator float() const { return cuemu::e4m3_to_float(__x); }
 };
-inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturation,
-                                                __nv_fp8_interpretation_t) {
+inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t saturation, __nv_fp8_interpretation_t) {
   return cuemu::float_to_e4m3(f, saturation == __NV_SATFINITE);
 }
 inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t saturation,
@@ -45,6 +44,5 @@ inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t
   return (uint16_t)(cuemu::float_to_e4m3(f.x, saturate) | cuemu::float_to_e4m3(f.y, saturate) << 8);
 }
 inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t v, __nv_fp8_interpretation_t) {
-  return {__half(cuemu::e4m3_to_float((uint8_t)v)).bits,
-          __half(cuemu::e4m3_to_float((uint8_t)(v >> 8))).bits};
+  return {__half(cuemu::e4m3_to_float((uint8_t)v)).bits, __half(cuemu::e4m3_to_float((uint8_t)(v >> 8))).bits};
 }

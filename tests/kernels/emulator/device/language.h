@@ -34,20 +34,12 @@ struct float3 {
 };
 
 // The alignments are CUDA's: a vector load at any other address is an error there, and UBSan's here.
-#define CUEMU_VECTOR2(T, name, alignment)      \
-  struct alignas(alignment) name##2 {          \
-    T x, y;                                    \
-  };                                           \
-  inline name##2 make_##name##2(T x, T y) {    \
-    return {x, y};                             \
-  }
-#define CUEMU_VECTOR4(T, name, alignment)                  \
-  struct alignas(alignment) name##4 {                      \
-    T x, y, z, w;                                          \
-  };                                                       \
-  inline name##4 make_##name##4(T x, T y, T z, T w) {      \
-    return {x, y, z, w};                                   \
-  }
+#define CUEMU_VECTOR2(T, name, alignment)        \
+  struct alignas(alignment) name##2 { T x, y; }; \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; }
+#define CUEMU_VECTOR4(T, name, alignment)              \
+  struct alignas(alignment) name##4 { T x, y, z, w; }; \
+  inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 CUEMU_VECTOR2(float, float, 8)
 CUEMU_VECTOR2(int, int, 8)
 CUEMU_VECTOR2(unsigned, uint, 8)

@@ -23,9 +23,7 @@ struct ThreadView {
 struct Site {
   const char* file;
   int line;
-  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {file, line};
-  }
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
 };
 
 // What follows lies in a library of its own, one for all kernels of the process.

@@ -3,12 +3,12 @@
 #include "collectives.h"
 
 namespace cuemu {
-inline void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                             const float (&c)[4], CUEMU_AT) {
+inline void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                             CUEMU_AT) {
   warp_mma(Half::Float16, d, a, b, c, at);
 }
-inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                              const float (&c)[4], CUEMU_AT) {
+inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                              CUEMU_AT) {
   warp_mma(Half::Bfloat16, d, a, b, c, at);
 }
 

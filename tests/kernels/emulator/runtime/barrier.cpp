@@ -53,8 +53,7 @@ void end_thread(Thread& thread) {
     if (other.mask >> thread.lane & 1)
       fail("a lane exited while another waits for it\n" + where(other) + where(thread));
   });
-  if (!thread.copies.empty())
-    fail("a thread exited with cp.async copies that it never waited for\n" + where(thread));
+  if (!thread.copies.empty()) fail("a thread exited with cp.async copies that it never waited for\n" + where(thread));
   race::release(&block.ended);
   if (--block.alive && block.arrived == block.alive) open_barrier(block);
   leave(thread);

@@ -13,9 +13,7 @@ namespace cuemu::guards {
 inline void before_switch(void** fake_stack, const void* stack, size_t bytes) {
   __sanitizer_start_switch_fiber(fake_stack, stack, bytes);
 }
-inline void after_switch(void* fake_stack) {
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-}
+inline void after_switch(void* fake_stack) { __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr); }
 inline void close(const void* from, size_t bytes) { __asan_poison_memory_region(from, bytes); }
 inline void open(const void* from, size_t bytes) { __asan_unpoison_memory_region(from, bytes); }
 #else

@@ -12,14 +12,20 @@ const char* doing(const Thread& thread) {
   if (thread.state == Wait::Done) return "exited";
   if (thread.state != Wait::Warp) return "running";
   switch (thread.collective) {
-    case Collective::None: break;
-    case Collective::Sync: return "__syncwarp";
-    case Collective::Shuffle: return "shuffle";
-    case Collective::Vote: return "vote";
+    case Collective::None:
+      break;
+    case Collective::Sync:
+      return "__syncwarp";
+    case Collective::Shuffle:
+      return "shuffle";
+    case Collective::Vote:
+      return "vote";
     case Collective::MmaFloat16:
-    case Collective::MmaBfloat16: return "mma";
+    case Collective::MmaBfloat16:
+      return "mma";
     case Collective::Matrix:
-    case Collective::MatrixTransposed: return "ldmatrix";
+    case Collective::MatrixTransposed:
+      return "ldmatrix";
   }
   return "warp collective";
 }

@@ -43,8 +43,7 @@ int look_at(dl_phdr_info* info, size_t, void* into) {
 
 }  // namespace
 
-SharedMemory::SharedMemory(size_t bytes)
-    : bytes_(bytes), mapped_((bytes + kPage - 1) / kPage * kPage + kPage) {
+SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes), mapped_((bytes + kPage - 1) / kPage * kPage + kPage) {
   map();
 }
 
@@ -88,8 +87,8 @@ void check_shared(const void* address, size_t bytes, const char* what, Site at) 
   const Block& block = *thread.owner;
   thread.at = at;
   if ((uintptr_t)address % bytes)
-    fail(std::string(what) + ": the shared address is not aligned to " + std::to_string(bytes) +
-         " bytes\n" + where(thread));
+    fail(std::string(what) + ": the shared address is not aligned to " + std::to_string(bytes) + " bytes\n" +
+         where(thread));
   if (!block.dynamic_shared.holds(address, bytes) && !block.static_shared.holds(address, bytes))
     fail(std::string(what) + ": the address is not in the block's shared memory\n" + where(thread));
 }

@@ -31,11 +31,18 @@ void work_out(const Thread& last, uint32_t mask) {
   });
   switch (last.collective) {
     case Collective::None:
-    case Collective::Sync: break;
-    case Collective::Shuffle: shuffle(lanes, mask); break;
-    case Collective::Vote: vote(lanes, mask); break;
+    case Collective::Sync:
+      break;
+    case Collective::Shuffle:
+      shuffle(lanes, mask);
+      break;
+    case Collective::Vote:
+      vote(lanes, mask);
+      break;
     case Collective::MmaFloat16:
-    case Collective::MmaBfloat16: multiply(lanes, last.collective == Collective::MmaBfloat16); break;
+    case Collective::MmaBfloat16:
+      multiply(lanes, last.collective == Collective::MmaBfloat16);
+      break;
     case Collective::Matrix:
     case Collective::MatrixTransposed:
       hand_out_matrices(lanes, last.collective == Collective::MatrixTransposed);
@@ -45,9 +52,7 @@ void work_out(const Thread& last, uint32_t mask) {
 
 void note_order(Block& block, int warp, uint32_t mask) {  // who has to acquire whose __syncwarp
   for_lanes(mask, [&](int i) {
-    for_lanes(mask, [&](int j) {
-      block.thread(warp, i)->syncs.turn[j] = block.thread(warp, j)->syncs.done & 1;
-    });
+    for_lanes(mask, [&](int j) { block.thread(warp, i)->syncs.turn[j] = block.thread(warp, j)->syncs.done & 1; });
   });
   for_lanes(mask, [&](int i) { block.thread(warp, i)->syncs.done++; });
 }
@@ -63,8 +68,7 @@ void meet(Collective collective, uint32_t mask, uint32_t parameter, Site at) {
   thread.at = at;
   thread.state = Wait::Warp;
   if (!(mask & me)) fail("the calling lane is not in its own mask\n" + where(thread));
-  if (mask & ~block.present[warp])
-    fail("the mask names lanes that do not exist or have exited\n" + where(thread));
+  if (mask & ~block.present[warp]) fail("the mask names lanes that do not exist or have exited\n" + where(thread));
   const bool orders = race::kWatched && collective == Collective::Sync;
   if (orders) race::release(&block.events->warp[thread.linear][thread.syncs.done & 1]);
   block.waiting[warp] |= me;
@@ -83,19 +87,26 @@ void meet(Collective collective, uint32_t mask, uint32_t parameter, Site at) {
     wait_for_others(thread);
   }
   if (orders)
-    for_lanes(mask, [&](int lane) {
-      race::acquire(&block.events->warp[warp * 32 + lane][thread.syncs.turn[lane]]);
-    });
+    for_lanes(mask, [&](int lane) { race::acquire(&block.events->warp[warp * 32 + lane][thread.syncs.turn[lane]]); });
 }
 
 // Sizes are constants: a call of memcpy would be taken for an access of the kernel's.
 void copy_value(void* to, const void* from, size_t bytes) {
   switch (bytes) {
-    case 1: memcpy(to, from, 1); break;
-    case 2: memcpy(to, from, 2); break;
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: fail("a shuffle of " + std::to_string(bytes) + " bytes\n" + where(*running()));
+    case 1:
+      memcpy(to, from, 1);
+      break;
+    case 2:
+      memcpy(to, from, 2);
+      break;
+    case 4:
+      memcpy(to, from, 4);
+      break;
+    case 8:
+      memcpy(to, from, 8);
+      break;
+    default:
+      fail("a shuffle of " + std::to_string(bytes) + " bytes\n" + where(*running()));
   }
 }
 
