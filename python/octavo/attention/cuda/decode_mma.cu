@@ -8,7 +8,7 @@
 #include "states.cuh"
 #include "tiles.cuh"
 
-// Grid: query, KV head x tile of 16 query heads, split. Shared bytes: `decode_mma_bytes` of the catalogue.
+// Grid: query, KV head x tile of 16 query heads, split. Shared bytes: those of the catalogue.
 template <typename TQ, typename TKV, int D, int DV, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     decode_mma(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out,

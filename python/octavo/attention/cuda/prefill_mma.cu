@@ -39,7 +39,7 @@ __device__ __forceinline__ Share share_of(const int* __restrict__ query_start, i
   return {-1, 0};
 }
 
-// Grid: tile of query rows, KV head, split; tiles that there are not do nothing. Shared bytes: `prefill_mma_bytes`.
+// Grid: tile of query rows, KV head, split; tiles that there are not do nothing. Shared bytes: those of the catalogue.
 template <typename TQ, typename TKV, int D, int DV, int BN, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     prefill_mma(TQ* __restrict__ out, float* __restrict__ lse, float* __restrict__ part_out,
