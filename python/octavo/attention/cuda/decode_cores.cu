@@ -157,19 +157,5 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(TKV) == 1 ? 2
   }
   __syncthreads();
   const Result<TQ> result = {out, lse, part_out, part_lse, (int)blockIdx.z, (int)gridDim.z, DV};
-  for (int i = threadIdx.x; i < heads * DV; i += WARPS * 32) {
-    const int g = i / DV, d = i % DV;
-    float highest = NEG_INF;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, tops[w * G + g]);
-    const float off = base_of(highest);
-    float total = 0.f, value = 0.f;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      const float weight = exp2f(tops[w * G + g] - off);
-      total += weight * sums[w * G + g];
-      value += weight * accs[(w * G + g) * DV + d];
-    }
-    result.write((i64)query * num_heads + head0 + g, d, value, total, off, v_scale ? v_scale[head] : 1.f);
-  }
+  merge_warps<WARPS, G, DV>(result, tops, heads, (i64)query * num_heads + head0, v_scale ? v_scale[head] : 1.f);
 }

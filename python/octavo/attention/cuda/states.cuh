@@ -39,3 +39,27 @@ struct Result {
 
 // What scores lose before the exponential: nothing where there is no score yet, so that -inf - -inf does not occur.
 __device__ __forceinline__ float base_of(float top) { return top == NEG_INF ? 0.f : top; }
+
+// What a thread block's warps have found about the same queries, as one result each. In shared memory, one behind the
+// other: [WARPS][ROWS] tops, as many sums, and [WARPS][ROWS][DIM] weighted sums; the first `rows` of them are queries.
+template <int WARPS, int ROWS, int DIM, typename T>
+__device__ __forceinline__ void merge_warps(const Result<T>& result, const float* tops, int rows, i64 first_row,
+                                            float scale) {
+  const float* sums = tops + WARPS * ROWS;
+  const float* accs = sums + WARPS * ROWS;
+  for (int i = threadIdx.x; i < rows * DIM; i += WARPS * 32) {
+    const int row = i / DIM, d = i % DIM;
+    float highest = NEG_INF;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, tops[w * ROWS + row]);
+    const float off = base_of(highest);
+    float total = 0.f, value = 0.f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+      const float weight = exp2f(tops[w * ROWS + row] - off);
+      total += weight * sums[w * ROWS + row];
+      value += weight * accs[(w * ROWS + row) * DIM + d];
+    }
+    result.write(first_row + row, d, value, total, off, scale);
+  }
+}
