@@ -84,7 +84,7 @@ $(KERNELS)/.installed: tests/kernels/requirements.txt | check-python
 	@touch $@
 
 test-kernels: check-compiler $(KERNELS)/.installed
-	$(KERNELS)/bin/python -m pytest tests/kernels
+	cd tests/kernels && .venv/bin/python -m pytest
 
 kernel-reports: $(KERNELS)/.installed
 	PYTHONPATH=tests/kernels:python $(KERNELS)/bin/python -m compile.report --write
