@@ -11,7 +11,6 @@ from emulator.launcher import EmulatorLauncher
 from emulator.sanitizer import environment
 from tour import tour
 
-pytestmark = pytest.mark.xdist_group("orders")
 HERE = Path(__file__).resolve().parent
 
 

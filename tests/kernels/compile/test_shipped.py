@@ -5,8 +5,8 @@ import pytest
 from compile.report import ARCHS, compile_shipped, differences
 from octavo.attention.kernels import shipped
 
-# One process has what was compiled; the compilers share two cores with the other's tests.
-pytestmark = [pytest.mark.xdist_group("shipped"), pytest.mark.timeout(1200)]
+# The compilers share two cores with other tests.
+pytestmark = pytest.mark.timeout(1200)
 
 SHIPPED = {each.kernel.name: each for each in shipped()}
 # Bytes of shared memory that a block may have, by NVIDIA's table of compute capabilities.

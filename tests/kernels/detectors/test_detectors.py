@@ -18,8 +18,8 @@ DETECTORS = {
     "address": ("address", "undefined"),
     "thread": ("race",),
 }
-# One process has what fired.
-pytestmark = [pytest.mark.xdist_group("detectors"), pytest.mark.timeout(600)]
+# The compilers share two cores with other tests.
+pytestmark = pytest.mark.timeout(600)
 BUGS = [bug.name for bug in seeded()]
 
 
