@@ -13,7 +13,7 @@ from world import DTYPES, KernelBackend, check_decode, check_prefill, filled
 
 # (model's dtype, memory's), keys, values, query heads of a KV head, block size, layout.
 WORLDS = [
-    (("float32", "float32"), 64, 64, 4, 16, "NHD"),
+    (("float32", "float32"), 64, 64, 3, 16, "NHD"),
     (("float16", "float16"), 128, 128, 4, 16, "HND"),
     (("bfloat16", "bfloat16"), 80, 96, 1, 3, "NHD"),
     (("float32", FP8), 256, 64, 2, 64, "HND"),
