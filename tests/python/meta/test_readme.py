@@ -44,8 +44,9 @@ def test_ten_lines_stream_every_token(examples):
 
 
 def test_every_example_runs(examples):
-    assert len(examples) == 3
+    assert len(examples) == 4
     assert run(examples[2])["sched"].step(1.0).resumed.tolist()
+    assert (run(examples[3])["out"] == 1).all()
     assert "A: 100 tokens in 7 blocks (0 1 2 3 4 5 6)" in run(examples[1])["cache"].draw()
 
 
