@@ -1,6 +1,7 @@
 """NVRTC through ctypes: CUDA C++ to machine code on a machine without a device or a driver."""
 
 import ctypes
+import re
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from pathlib import Path
 # As CuPy compiles a RawModule, so that what is checked is what will run.
 OPTIONS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")
 
+_INFORMS = re.compile(r"ptxas (info|  )|$")
+
 
 class CompileError(Exception):
-    """A source that does not compile, in the compiler's words."""
+    """A source that does not compile, or not without a warning; in the compiler's words."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Compiled:
     Attributes:
         cubin: The machine code.
         symbols: The symbol of each name expression.
-        log: What the compiler and, asked by `-Xptxas -v`, the assembler said.
+        log: What the assembler, asked by `-Xptxas -v`, says of each kernel.
     """
 
     cubin: bytes
@@ -51,7 +54,7 @@ def compile_source(text: str, names: Sequence[str], arch: str) -> Compiled:
         arch: Such as `sm_90`.
 
     Raises:
-        CompileError: It does not compile.
+        CompileError: It does not compile, or not without a warning.
     """
     library, program = _library(), ctypes.c_void_p()
     create = library.nvrtcCreateProgram
@@ -63,7 +66,7 @@ def compile_source(text: str, names: Sequence[str], arch: str) -> Compiled:
         encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
         status = library.nvrtcCompileProgram(program, len(flags), encoded)
         log = _text(program, "ProgramLog").decode()
-        if status != 0:
+        if status != 0 or not all(_INFORMS.match(line) for line in log.splitlines()):
             raise CompileError(log)
         symbols = {name: _symbol(program, name) for name in names}
         return Compiled(_text(program, "CUBIN"), symbols, log)

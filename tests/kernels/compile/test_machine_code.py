@@ -84,6 +84,12 @@ def test_what_does_not_compile_is_told_with_its_line():
         compile_source("\n__global__ void f() { oops; }\n", ["f"], "sm_90")
 
 
+def test_a_warning_is_an_error():
+    text = "\n__global__ void f(int* out) { int unused = 3; out[0] = 1; }\n"
+    with pytest.raises(CompileError, match=r'kernel\.cu\(2\): warning .*"unused"'):
+        compile_source(text, ["f"], "sm_90")
+
+
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
         compile_source(COPY, ["copy<float>"], "sm_1")

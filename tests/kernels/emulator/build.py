@@ -34,7 +34,7 @@ _DEFINES = {
 SANITIZERS = tuple(_KERNEL_FLAGS)
 # A kernel is compiled more often than it is run for long: -O2 takes half as long again to compile.
 _OPTIMIZE_KERNEL, _OPTIMIZE_RUNTIME = "-O1", "-O3"
-_COMMON = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-fPIC", "-pthread"]
+_COMMON = ["-std=c++17", "-g1", "-fPIC", "-pthread"]
 _COMMON += ["-shared", "-fvisibility=hidden"]
 # Two threads that want the same object compile it once.
 _LOCKS: dict[Path, threading.Lock] = {}
@@ -72,7 +72,6 @@ class Builder:
         flags = [
             *self._flags(),
             _OPTIMIZE_KERNEL,
-            "-Wno-unknown-pragmas",
             "-fno-strict-aliasing",
             "-fno-gnu-unique",
             f"-I{DEVICE}",

@@ -72,6 +72,33 @@ def test_every_thread_of_every_block_runs_once(emulate):
     assert (seen[1] == 101).all()
 
 
+ORDER = """
+__global__ void order(int* turn, int* seen) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  turn[i] = atomicAdd(&seen[blockIdx.x], 1);
+}
+"""
+
+
+def turns(emulate, order, workers):
+    turn, seen = np.zeros((6, 96), np.int32), np.zeros(6, np.int32)
+    size = {"grid": (6, 1, 1), "threads": 96}
+    params = "*int32 turn, *int32 seen"
+    emulate(ORDER, "order", params, [turn, seen], **size, order=order, workers=workers)
+    assert (np.sort(turn) == np.arange(96)).all()
+    return turn.tolist()
+
+
+def test_an_order_is_the_same_however_many_workers_there_are(emulate):
+    forward, backward = list(range(96)), list(range(95, -1, -1))
+    assert turns(emulate, "forward", 3) == [forward] * 6
+    assert turns(emulate, "reverse", 3) == [backward] * 6
+    random = turns(emulate, "random:1", 1)
+    assert turns(emulate, "random:1", 3) == random
+    assert turns(emulate, "random:2", 3) != random
+    assert len({tuple(block) for block in random}) == 6
+
+
 def test_it_is_a_launcher():
     launcher: Launcher = EmulatorLauncher(resident=12)
     assert launcher.xp is np

@@ -66,7 +66,7 @@ void run_thread() {
 
 class Worker {
  public:
-  Worker(const Launch& how, void (*body)(void*), void* argument, unsigned number)
+  Worker(const Launch& how, void (*body)(void*), void* argument)
       : stacks_((int)volume(how.block)), fibers_(volume(how.block)), shared_(how.shared_bytes) {
     const unsigned* size = how.block;
     block_.grid = dim3(how.grid[0], how.grid[1], how.grid[2]);
@@ -78,7 +78,7 @@ class Worker {
     block_.static_shared = static_shared(body);
     apart_ = race::kWatched && block_.static_shared.bytes == 0;
     block_.order = (Order)how.order;
-    block_.random = (how.seed + 1) * 0x9e3779b97f4a7c15u + number;
+    seed_ = how.seed;
     adopt_worker(block_.worker);
     for (int i = 0; i < block_.size; ++i) {
       auto thread = std::make_unique<Thread>();
@@ -114,6 +114,8 @@ class Worker {
     const dim3 grid = block_.grid;
     block_.index = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y),
                     (unsigned)(number / grid.x / grid.y)};
+    // A block's order is its own, whichever worker runs it.
+    block_.random = std::mt19937_64(seed_ ^ number << 32)() | 1;
     block_.alive = block_.size;
     block_.arrived = block_.true_predicates = 0;
     block_.generation = 0;
@@ -155,6 +157,7 @@ class Worker {
   Block block_;
   Stacks stacks_;
   std::vector<Fiber> fibers_;
+  uint64_t seed_;
   size_t turn_ = 0;
   SharedMemory shared_;
   bool apart_;  // blocks are ordered by nothing: see race_detector.h
@@ -168,8 +171,8 @@ int launch(const Launch& how, void (*body)(void*), void* argument, char* error, 
     const Sequence sequence(how);
     std::atomic<uint64_t> next{0};
     std::mutex failing;
-    const auto work = [&](unsigned number) {
-      Worker worker(how, body, argument, number);
+    const auto work = [&] {
+      Worker worker(how, body, argument);
       for (uint64_t i; (i = next.fetch_add(1)) < sequence.count();) {
         if (worker.run(sequence[i])) continue;
         const std::lock_guard<std::mutex> lock(failing);
@@ -180,8 +183,8 @@ int launch(const Launch& how, void (*body)(void*), void* argument, char* error, 
     };
     const unsigned workers = (unsigned)std::min<uint64_t>(std::max(1u, how.workers), sequence.count());
     std::vector<std::thread> others;
-    for (unsigned number = 1; number < workers; ++number) others.emplace_back(work, number);
-    work(0);
+    for (unsigned number = 1; number < workers; ++number) others.emplace_back(work);
+    work();
     for (auto& other : others) other.join();
   }
   if (message.empty()) return 0;

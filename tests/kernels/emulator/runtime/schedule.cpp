@@ -40,7 +40,7 @@ Thread* pick(Block& block, int warp) {
 }  // namespace
 
 void enter(Block& block) {
-  Thread* first = pick(block, 0);
+  Thread* first = pick(block, block.order == Order::Reverse ? block.num_warps - 1 : 0);
   current = first;
   switch_fiber(block.worker, *first->fiber);
 }

@@ -71,7 +71,8 @@ void SharedMemory::map() {
 }
 
 Range static_shared(void (*function)(void*)) {
-  Module module{reinterpret_cast<uintptr_t>(function)};
+  Module module;
+  module.code = reinterpret_cast<uintptr_t>(function);
   dl_iterate_phdr(look_at, &module);
 #ifdef CUEMU_STATIC_SHARED
   return module.globals;
