@@ -108,10 +108,11 @@ def _attend(
 
     # All queries of a KV head together: [KV head, query x group, dim].
     grouped = queries[at:to].swapaxes(0, 1).reshape(kv_heads, num * group, dim)
-    scores = xp.empty((kv_heads, num * group, length - first), dtype=read.dtype)
-    for blocks, tokens, columns in tiles:
-        k = _gathered(read, read.keys, table[blocks], tokens)
-        scores[..., columns] = grouped @ k.swapaxes(1, 2)
+    parts = [
+        grouped @ _gathered(read, read.keys, table[blocks], tokens).swapaxes(1, 2)
+        for blocks, tokens, _ in tiles
+    ]
+    scores = parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-1)
     if num > 1:
         hidden = _hidden(read, num, first, length)[:, None, :]
         shown = scores.reshape(kv_heads, num, group, length - first)
@@ -122,9 +123,10 @@ def _attend(
     scores -= xp.where(top == -math.inf, 0, top)
     weights = xp.exp(scores, out=scores)
 
-    out = 0
+    out = None
     for blocks, tokens, columns in tiles:
-        out = out + weights[..., columns] @ _gathered(read, read.values, table[blocks], tokens)
+        part = weights[..., columns] @ _gathered(read, read.values, table[blocks], tokens)
+        out = part if out is None else out + part
     by_head = (kv_heads, num, group)
     sums.values[at:to] = xp.asarray(out).reshape(*by_head, -1).swapaxes(0, 1)
     sums.weights[at:to] = weights.sum(axis=-1).reshape(by_head).swapaxes(0, 1)
