@@ -10,7 +10,7 @@ import numpy as np
 from octavo.attention import kernels
 from octavo.attention.arrays import Array, whole_number
 from octavo.attention.checks import check_attention
-from octavo.attention.dtypes import FP8
+from octavo.attention.dtypes import FP8, name_of
 from octavo.attention.kernel_calls import pair_of
 from octavo.attention.part_kernels import PartKernels
 from octavo.attention.splits import LEAST_SPLIT, MOST_WAVES
@@ -188,7 +188,7 @@ class AttentionKernels(PartKernels):
         tables, stride, lens = self.tables_of(kv, block_tables, seq_lens)
         check_attention(kv, layer, q, None, scale, window)
         self.check_starts(kv.xp, query_start, lens, len(q))
-        pair, group = pair_of(q, kv, "q"), q.shape[1] // kv.spec.num_kv_heads
+        pair, group = pair_of(name_of(q.dtype), kv, "q"), q.shape[1] // kv.spec.num_kv_heads
         out, lse = self._outputs(kv, q, out, lse, return_lse=return_lse)
         if pair not in kernels.TENSOR_PAIRS:
             rows, sees = self._expanded(query_start, lens, len(q))
@@ -232,9 +232,9 @@ class AttentionKernels(PartKernels):
     ) -> None:
         """Compiles what attention over this memory needs, and takes its workspace.
 
-        After it, `append`, `decode` and `prefill` with `out` and without `return_lse` allocate
-        nothing: they can be captured in a graph, which is replayed with whatever the arrays then
-        hold. An argument that would be copied first is refused there.
+        After it, `append`, `decode` and `prefill` allocate nothing where they are given `out`, and
+        `lse` if it is asked for: they can be captured in a graph, which is replayed with whatever
+        the arrays then hold. An argument that would be copied first is refused there.
 
         Args:
             kv: The memory.
@@ -249,9 +249,7 @@ class AttentionKernels(PartKernels):
             RequestError: There is no kernel for the dtype over this memory.
         """
         self.memory(kv)
-        pair = (dtype, kv.spec.dtype)
-        if pair not in kernels.PAIRS:
-            raise RequestError("dtype", f"no kernel takes {dtype} over {kv.spec.dtype}")
+        pair = pair_of(dtype, kv, "dtype")
         heads, kv_heads = whole_number(num_q_heads), kv.spec.num_kv_heads
         if heads is None or heads < 1 or heads % kv_heads:
             raise RequestError("num_q_heads", f"{num_q_heads!r} is no multiple of {kv_heads}")
@@ -266,13 +264,13 @@ class AttentionKernels(PartKernels):
         for kernel in needed:
             self.launcher.prepare(kernel)
         longest = max_blocks * kv.spec.block_size
-        rows = max_queries * num_q_heads
+        rows = max_queries * heads
         filling = [kernels.rows_at_once(k) * self._room(k) for k in needed if k.shared_bytes]
         parts = min(rows * max(1, longest // LEAST_SPLIT), MOST_WAVES * max(filling))
         if self._split_tokens is not None:
             # Of decodes; chunks fill the device all the same.
             decodes = max_queries if max_decodes is None else max_decodes
-            parts = max(parts, decodes * num_q_heads * -(-longest // self._split_tokens))
+            parts = max(parts, decodes * heads * -(-longest // self._split_tokens))
         self._workspace.parts(parts, kv.spec.v_dim)
 
     def _decode(
@@ -288,7 +286,7 @@ class AttentionKernels(PartKernels):
     ) -> None:
         """Of `rows`: tables, their stride, what a query sees, each query's row if not its own."""
         tables, stride, lens, row_of = rows
-        pair, (queries, heads, _) = pair_of(q, kv, "q"), q.shape
+        pair, (queries, heads, _) = pair_of(name_of(q.dtype), kv, "q"), q.shape
         group = heads // kv.spec.num_kv_heads
         kernel = self._decode_kernel(pair, kv, group)
         grid = (queries, kv.spec.num_kv_heads * -(-group // kernels.rows_at_once(kernel)))

@@ -14,7 +14,6 @@ from octavo.attention.checks import (
     check_table_shapes,
     check_tables,
 )
-from octavo.attention.dtypes import name_of
 from octavo.attention.launch import Kernel, Launcher, arguments
 from octavo.attention.memory import KernelMemory
 from octavo.errors import RequestError, StateError
@@ -155,9 +154,9 @@ class KernelCalls:
             self.launcher.launch(kernel, grid, arguments(kernel, given | values))
 
 
-def pair_of(array: Array, kv: PagedKV, name: str) -> tuple[str, str]:
+def pair_of(dtype: str, kv: PagedKV, name: str) -> tuple[str, str]:
     """The model's dtype and the memory's, where kernels take both."""
-    pair = (name_of(array.dtype), kv.spec.dtype)
+    pair = (dtype, kv.spec.dtype)
     if pair not in kernels.PAIRS:
         raise RequestError(name, f"no kernel takes {pair[0]} over {pair[1]}")
     return pair

@@ -9,9 +9,10 @@ import numpy as np
 
 from octavo.attention import kernels, swap
 from octavo.attention.checks import check_append, check_copies
-from octavo.attention.dtypes import FP8
+from octavo.attention.dtypes import FP8, name_of
 from octavo.attention.gpu_swap import StagedRows
 from octavo.attention.kernel_calls import KernelCalls, pair_of
+from octavo.attention.tables import starts_of
 
 if TYPE_CHECKING:
     from octavo.attention.arrays import Array
@@ -33,7 +34,7 @@ class MemoryKernels(KernelCalls):
         """Writes the keys and values of new tokens to their slots; as in the reference."""
         memory = self.memory(kv)
         check_append(kv, layer, k, v, slot_mapping, values=self.looks)
-        kernel = kernels.append(*pair_of(k, kv, "k"))
+        kernel = kernels.append(*pair_of(name_of(k.dtype), kv, "k"))
         (k, k_token), (v, v_token) = self.rows_of_tokens("k", k), self.rows_of_tokens("v", v)
         self.launch(
             kernel,
@@ -60,8 +61,7 @@ class MemoryKernels(KernelCalls):
         # As far as the longest row reaches: tables may be much wider.
         longest = int(lens.max()) if len(lens) else 0
         width = -(-longest // spec.block_size)
-        starts = xp.zeros(len(lens) + 1, dtype=np.int64)
-        starts[1:] = xp.cumsum(lens)
+        starts = starts_of(xp, lens, np.int64)
         total = int(starts[-1])
         dtype = np.dtype(np.float32) if spec.dtype == FP8 else kv.dtype
         k = xp.empty((total, spec.num_kv_heads, spec.head_dim), dtype=dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from octavo.attention import kernels
 from octavo.attention.checks import check_block_size, check_csr
 from octavo.attention.kernel_calls import KernelCalls
-from octavo.errors import RequestError
+from octavo.attention.tables import starts_of, table_width
 
 if TYPE_CHECKING:
     from octavo.attention.arrays import Array
@@ -27,8 +27,7 @@ class TableKernels(KernelCalls):
         xp = self.launcher.xp
         self.outside_graphs("how much there is, is waited for: convert tables")
         tables, stride, lens = self.table_pair(block_tables, seq_lens, block_size)
-        indptr = xp.zeros(len(lens) + 1, dtype=np.int32)
-        indptr[1:] = xp.cumsum(-(-lens.astype(np.int64) // block_size))
+        indptr = starts_of(xp, -(-lens.astype(np.int64) // block_size), np.int32)
         indices = xp.empty(int(indptr[-1]), dtype=np.int32)
         last_page_len = xp.empty(len(lens), dtype=np.int32)
         self.launch(
@@ -57,13 +56,8 @@ class TableKernels(KernelCalls):
         xp = self.launcher.xp
         self.outside_graphs("how wide rows are is waited for: convert tables")
         check_csr(indptr, indices, last_page_len, check_block_size(block_size))
-        longest = int((indptr[1:] - indptr[:-1]).max()) if len(indptr) > 1 else 0
-        if width is not None and width < longest:
-            message = f"{width} entries are fewer than the {longest} of the longest row"
-            raise RequestError(
-                "width", message, limit=float(longest), excess=float(longest - width)
-            )
-        tables = xp.empty((len(last_page_len), longest if width is None else width), dtype=np.int32)
+        width = table_width(indptr[1:] - indptr[:-1], width)
+        tables = xp.empty((len(last_page_len), width), dtype=np.int32)
         lens = xp.empty(len(last_page_len), dtype=np.int32)
         self.launch(
             kernels.csr_to_tables(),
@@ -74,7 +68,7 @@ class TableKernels(KernelCalls):
             indices=self.dense("indices", indices),
             last_page_len=self.dense("last_page_len", last_page_len),
             block_size=block_size,
-            width=tables.shape[1],
+            width=width,
         )
         return tables, lens
 
@@ -90,8 +84,7 @@ class TableKernels(KernelCalls):
         self.outside_graphs("how much there is, is waited for: convert tables")
         tables, stride, lens = self.table_pair(block_tables, seq_lens, block_size)
         if query_start is None:
-            starts = xp.zeros(len(lens) + 1, dtype=np.int32)
-            starts[1:] = xp.cumsum(lens)
+            starts = starts_of(xp, lens, np.int32)
         else:
             self.check_starts(xp, query_start, lens, None)
             starts = self.dense("query_start", query_start)

@@ -24,7 +24,14 @@ from octavo.attention.checks import (
 )
 from octavo.errors import RequestError
 
-__all__ = ["csr_to_tables", "ragged", "slots_from_tables", "tables_to_csr"]
+__all__ = [
+    "csr_to_tables",
+    "ragged",
+    "slots_from_tables",
+    "starts_of",
+    "table_width",
+    "tables_to_csr",
+]
 
 
 def tables_to_csr(
@@ -54,8 +61,7 @@ def tables_to_csr(
     check_tables(block_tables, seq_lens, check_block_size(block_size))
     lens = seq_lens.astype(np.int64)
     counts = -(-lens // block_size)
-    indptr = xp.zeros(len(lens) + 1, dtype=np.int32)
-    indptr[1:] = xp.cumsum(counts)
+    indptr = starts_of(xp, counts, np.int32)
     used = xp.arange(block_tables.shape[1]) < counts[:, None]
     last = lens - xp.maximum(counts - 1, 0) * block_size
     return indptr, block_tables[used], last.astype(np.int32)
@@ -94,12 +100,7 @@ def csr_to_tables(
     check_csr(indptr, indices, last_page_len, check_block_size(block_size))
     xp = module_of(indptr)
     counts = (indptr[1:] - indptr[:-1]).astype(np.int64)
-    longest = int(counts.max()) if len(counts) else 0
-    if width is None:
-        width = longest
-    elif width < longest:
-        message = f"{width} entries are fewer than the {longest} of the longest row"
-        raise RequestError("width", message, limit=float(longest), excess=float(longest - width))
+    width = table_width(counts, width)
     tables = xp.zeros((len(counts), width), dtype=np.int32)
     tables[xp.arange(width) < counts[:, None]] = indices
     lens = xp.where(counts > 0, (counts - 1) * block_size + last_page_len, 0)
@@ -149,6 +150,26 @@ def slots_from_tables(
     # 64 bits before the product: block ids reach 2^31-1.
     blocks = block_tables[rows, xp.where(exists, positions // block_size, 0)].astype(np.int64)
     return xp.where(exists, blocks * block_size + positions % block_size, -1)
+
+
+def table_width(counts: Array, width: int | None) -> int:
+    """Entries of a padded row: as many as the longest has, or what was asked for.
+
+    Raises:
+        RequestError: That is fewer.
+    """
+    longest = int(counts.max()) if len(counts) else 0
+    if width is not None and width < longest:
+        message = f"{width} entries are fewer than the {longest} of the longest row"
+        raise RequestError("width", message, limit=float(longest), excess=float(longest - width))
+    return longest if width is None else width
+
+
+def starts_of(xp: Any, counts: Array, dtype: type[np.signedinteger[Any]]) -> Array:
+    """Where each row starts when they lie one after the other, and where the last one ends."""
+    starts = xp.zeros(len(counts) + 1, dtype=dtype)
+    starts[1:] = xp.cumsum(counts)
+    return starts
 
 
 def ragged(xp: Any, starts: Array, counts: Array) -> tuple[Array, Array]:
